@@ -1,0 +1,81 @@
+"""One seed, many independent streams of random numbers, each saved and restored exactly.
+
+Every consumer has a stream of its own, named after what it draws, so that a change in one
+place (another mix, say) leaves the draws of all others as they were: runs of one seed start
+from the same weights and see the same batches whatever the method.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradmix.errors import InputError
+
+
+class RandomStreams:
+    """Named generators derived from one seed.
+
+    `device(name)` gives a `torch.Generator` where the tensors live, so that a step needs no
+    transfer; `host(name)` a NumPy generator, for the few scalars that steer a step (λ, the
+    box of CutMix, the layer of Manifold Mixup) and must not cost a device synchronisation.
+    """
+
+    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise InputError(f"seed is {seed!r}; it must be an integer of 0 or more")
+        self.seed = seed
+        self._place = torch.device(device)
+        self._device: dict[str, torch.Generator] = {}
+        self._host: dict[str, np.random.Generator] = {}
+
+    def _fresh_host(self, name: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+
+    def _fresh_device(self, name: str) -> torch.Generator:
+        seed = int(self._fresh_host(name).integers(2**63))
+        return torch.Generator(self._place).manual_seed(seed)
+
+    def device(self, name: str) -> torch.Generator:
+        return self._device.setdefault(name, self._fresh_device(name))
+
+    def host(self, name: str) -> np.random.Generator:
+        return self._host.setdefault(name, self._fresh_host(name))
+
+    @contextmanager
+    def for_construction(self, name: str) -> Iterator[None]:
+        """Within it, code that knows only the global generator (`nn.Linear()`) draws from `name`.
+
+        The global state of CPU and device is put back afterwards.
+        """
+        seed = int(self.host(name).integers(2**63))
+        devices = [self._place] if self._place.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.random.manual_seed(seed)
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and JSON text only."""
+        return {
+            "seed": self.seed,
+            "device": {name: g.get_state() for name, g in self._device.items()},
+            "host": {name: json.dumps(g.bit_generator.state) for name, g in self._host.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["seed"] != self.seed:
+            raise InputError(f"the state is of seed {state['seed']}, these streams of {self.seed}")
+        saved = state["device"]
+        for name in self._device.keys() | saved.keys():  # consumers hold the generators: refill
+            fresh = self._fresh_device(name).get_state()
+            self.device(name).set_state(saved.get(name, fresh))
+        saved = {name: json.loads(text) for name, text in state["host"].items()}
+        for name in self._host.keys() | saved.keys():
+            fresh = self._fresh_host(name).bit_generator.state
+            self.host(name).bit_generator.state = saved.get(name, fresh)
