@@ -1,0 +1,61 @@
+"""What the head of a model sees: its last linear layer, embeddings and logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from gradmix.criterion.gradients import Exemplars
+from gradmix.errors import InputError
+
+EMBED_BATCH = 1024
+
+
+def find_head(model: nn.Module) -> nn.Linear:
+    """The last `nn.Linear` among the model's modules, in the order of registration."""
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not linears:
+        raise InputError(
+            f"model is a {type(model).__name__} without any nn.Linear; "
+            "the criterion needs a final linear layer: pass it as head="
+        )
+    return linears[-1]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within, every module's own mode afterwards; BatchNorm statistics rest."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@torch.no_grad()
+def embed(model: nn.Module, head: nn.Linear, x: Tensor, y: Tensor) -> Exemplars:
+    """The head's inputs and outputs for `x`, in evaluation mode, leaving the model untouched."""
+    seen: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        with evaluating(model):
+            outputs = torch.cat([model(part) for part in x.split(EMBED_BATCH)])
+    finally:
+        hook.remove()
+    embeddings = torch.cat(seen) if seen else outputs.new_empty(0, head.in_features)
+    if embeddings.shape != (len(x), head.in_features):
+        raise InputError(
+            f"head {head} saw inputs of shape {tuple(embeddings.shape)} for {len(x)} samples; "
+            f"pass as head= the layer that is used once per sample"
+        )
+    logits = head(embeddings)
+    if logits.shape != outputs.shape or not torch.allclose(logits, outputs, atol=1e-4, rtol=1e-3):
+        raise InputError(
+            f"head {head} does not give the model's output; pass the final linear layer as head="
+        )
+    return Exemplars(embeddings.float(), logits.float(), y)

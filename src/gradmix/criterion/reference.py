@@ -1,0 +1,85 @@
+"""Algorithm 1, steps 3 to 9, to the letter: explicit gradients, loops over class pairs.
+
+Kept to be read and to test `scores.py` against; nothing else uses it.
+
+One deviation in form, none in value: the paper's ŷ_ij ∝ p^λ q^(1−λ) is computed as the
+softmax of the interpolated logits, which is the same number without 0⁰ and underflow.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradmix.criterion.gradients import Exemplars
+from gradmix.errors import UnknownNameError
+from gradmix.types import PairTable
+
+
+def reference_pair_table(
+    exemplars: Exemplars,
+    memory: Exemplars,
+    lam: float,
+    *,
+    bias: bool = True,
+    pairing: str = "one-to-one",
+    average: str = "sample",
+) -> PairTable:
+    """The pair table of all classes among the exemplars."""
+    num_outputs = exemplars.logits.shape[1]
+    one_hot = torch.eye(num_outputs, dtype=exemplars.logits.dtype, device=exemplars.logits.device)
+
+    # Step 3: ḡ_buf, the average gradient of the memory.
+    groups = [memory.labels == c for c in memory.labels.unique()]
+    if average == "sample":
+        groups = [torch.ones_like(memory.labels, dtype=torch.bool)]
+    g_buffer = torch.stack(
+        [
+            torch.stack(
+                [
+                    _gradient(X, z.softmax(0) - one_hot[y], bias)
+                    for X, z, y in zip(*(part[group] for part in memory), strict=True)
+                ]
+            ).mean(0)
+            for group in groups
+        ]
+    ).mean(0)
+
+    # Steps 5 to 7: g̃ of every class pair, the average over mixed samples of the two classes.
+    classes = exemplars.labels.unique()
+    scores = exemplars.logits.new_zeros(len(classes), len(classes))
+    for a, class_a in enumerate(classes):
+        for b, class_b in enumerate(classes):
+            of_a = (exemplars.labels == class_a).nonzero().squeeze(1)
+            of_b = (exemplars.labels == class_b).nonzero().squeeze(1)
+            i, j = _pairs(of_a, of_b, pairing)
+            X = lam * exemplars.embeddings[i] + (1 - lam) * exemplars.embeddings[j]  # (m, d)
+            z = lam * exemplars.logits[i] + (1 - lam) * exemplars.logits[j]  # (m, C)
+            y = lam * one_hot[class_a] + (1 - lam) * one_hot[class_b]  # (C,)
+            g_mixed = _gradient_mean(X, z.softmax(1) - y, bias)
+            scores[a, b] = g_buffer @ g_mixed
+
+    # Steps 8 and 9: S⁻ and S*.
+    return PairTable.from_scores(classes, scores)
+
+
+def _pairs(of_a: Tensor, of_b: Tensor, pairing: str) -> tuple[Tensor, Tensor]:
+    """Which exemplar of one class is mixed with which of the other."""
+    if pairing == "one-to-one":
+        k = torch.arange(max(len(of_a), len(of_b)), device=of_a.device)
+        return of_a[k % len(of_a)], of_b[(k + 1) % len(of_b)]
+    if pairing == "all-pairs":
+        return of_a.repeat_interleave(len(of_b)), of_b.repeat(len(of_a))
+    raise UnknownNameError("pairing", pairing, ("one-to-one", "all-pairs"))
+
+
+def _gradient(X: Tensor, delta: Tensor, bias: bool) -> Tensor:
+    """(δ, δ Xᵀ) of one sample as a vector of length C + C·d."""
+    weight = torch.outer(delta, X).flatten()
+    return torch.cat([delta, weight]) if bias else weight
+
+
+def _gradient_mean(X: Tensor, delta: Tensor, bias: bool) -> Tensor:
+    """The mean of the samples' gradients, built in full."""
+    weight = (delta.T @ X / len(X)).flatten()
+    return torch.cat([delta.mean(0), weight]) if bias else weight

@@ -1,0 +1,131 @@
+"""Scores of sample and class pairs in closed form: three matrix products, no gradients built.
+
+For samples i and j mixed with ratio λ, the inner product of the memory's gradient with the
+gradient of the mixed sample is
+
+    score(i, j) = (softmax(λ z_i + (1−λ) z_j) − λ y_i − (1−λ) y_j) · (λ s_i + (1−λ) s_j)
+
+with s from `gradients.projections`. Because exp(λ z_i + (1−λ) z_j) factors into a_i ⊙ b_j,
+
+    Z = A Bᵀ        N = λ (A⊙S_i) Bᵀ + (1−λ) A (B⊙S_j)ᵀ        score = N / Z − label terms
+
+over all pairs at once. `reference.py` is the same computation by explicit gradients.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradmix.errors import InputError, UnknownNameError
+
+PAIRINGS = ("one-to-one", "all-pairs")
+BLOCK_ELEMENTS = 2**21
+"""How many scores are computed at once; about six such blocks are alive at a time."""
+
+
+class Scored(NamedTuple):
+    """Samples ready to be scored in pairs; leading batch dimensions are allowed."""
+
+    logits: Tensor  # (..., n, C)
+    projections: Tensor  # (..., n, C)
+    labels: Tensor  # (n,)
+
+
+def sample_scores(left: Scored, right: Scored, lam: float) -> Tensor:
+    """Scores of every left sample with every right one, (..., L, R); `lam` weights the left."""
+    a = _shifted_exp(lam * left.logits)
+    b = _shifted_exp((1 - lam) * right.logits).mT
+    normaliser = a @ b
+    scores = (lam * left.projections * a) @ b
+    scores += (1 - lam) * (a @ (right.projections.mT * b))
+    scores /= normaliser
+    # Entries of a and b below the smallest float are lost; where the normaliser is itself
+    # that small, what was lost matters, and the softmax is taken of the logits themselves.
+    lost = normaliser < torch.finfo(normaliser.dtype).tiny * 1e8
+    if lost.any():
+        scores[lost] = _expected_projection(left, right, lam, lost)
+    return scores - _label_terms(left, right, lam)
+
+
+def class_scores(samples: Scored, lam: float, pairing: str = "one-to-one") -> tuple[Tensor, Tensor]:
+    """The classes (K,) and the mean score of the sample pairs of every two classes (K, K).
+
+    "one-to-one" takes exemplar k of class a with exemplar k + 1 of class b (cyclically, for k
+    up to the larger class), "all-pairs" takes every exemplar of a with every one of b.
+    """
+    if not 0 <= lam <= 1:
+        raise InputError(f"lam is {lam}; a mixing ratio lies between 0 and 1")
+    classes, position, counts = samples.labels.unique(return_inverse=True, return_counts=True)
+    if pairing == "one-to-one":
+        return classes, _one_to_one(samples, lam, classes, position, counts)
+    if pairing == "all-pairs":
+        return classes, _all_pairs(samples, lam, position, counts)
+    raise UnknownNameError("pairing", pairing, PAIRINGS)
+
+
+def _one_to_one(
+    samples: Scored, lam: float, classes: Tensor, position: Tensor, counts: Tensor
+) -> Tensor:
+    by_class = position.argsort(stable=True)
+    start = counts.cumsum(0) - counts
+    size = len(classes)
+    total = samples.logits.new_zeros(size, size)
+    most = int(counts.max())
+    step = max(1, BLOCK_ELEMENTS // size**2)
+    for first in range(0, most, step):
+        k = torch.arange(first, min(first + step, most), device=counts.device)[:, None]
+        left = by_class[start + k % counts]  # (k, K) exemplar k of every class
+        right = by_class[start + (k + 1) % counts]
+        scores = sample_scores(
+            Scored(samples.logits[left], samples.projections[left], classes),
+            Scored(samples.logits[right], samples.projections[right], classes),
+            lam,
+        )
+        used = k[:, :, None] < torch.maximum(counts[:, None], counts)
+        total += scores.mul_(used).sum(0)
+    return total / torch.maximum(counts[:, None], counts)
+
+
+def _all_pairs(samples: Scored, lam: float, position: Tensor, counts: Tensor) -> Tensor:
+    member = torch.nn.functional.one_hot(position, len(counts)).to(samples.logits)  # (n, K)
+    total = samples.logits.new_zeros(len(counts), len(counts))
+    step = max(1, BLOCK_ELEMENTS // len(position))
+    for first in range(0, len(position), step):
+        block = slice(first, first + step)
+        rows = Scored(*(part[block] for part in samples))
+        total += member[block].T @ (sample_scores(rows, samples, lam) @ member)
+    return total / (counts[:, None] * counts)
+
+
+def _shifted_exp(logits: Tensor) -> Tensor:
+    return (logits - logits.amax(dim=-1, keepdim=True)).exp_()
+
+
+def _label_terms(left: Scored, right: Scored, lam: float) -> Tensor:
+    """(λ y_i + (1−λ) y_j) · (λ s_i + (1−λ) s_j) for every pair."""
+    own_left = left.projections.gather(-1, _as_column(left))  # (..., L, 1) s_i[y_i]
+    own_right = right.projections.gather(-1, _as_column(right)).mT  # (..., 1, R) s_j[y_j]
+    terms = left.projections.index_select(-1, right.labels)  # (..., L, R) s_i[y_j]
+    terms += right.projections.index_select(-1, left.labels).mT
+    return terms.mul_(lam * (1 - lam)).add_(lam**2 * own_left).add_((1 - lam) ** 2 * own_right)
+
+
+def _as_column(samples: Scored) -> Tensor:
+    return samples.labels[:, None].expand(*samples.projections.shape[:-1], 1)
+
+
+def _expected_projection(left: Scored, right: Scored, lam: float, where: Tensor) -> Tensor:
+    """softmax(λ z_i + (1−λ) z_j) · (λ s_i + (1−λ) s_j) for the chosen pairs, one by one."""
+    *batch, i, j = where.nonzero().unbind(1)
+    step = max(1, BLOCK_ELEMENTS // left.logits.shape[-1])
+    values = []
+    for block in range(0, len(i), step):
+        at_left = tuple(axis[block : block + step] for axis in (*batch, i))
+        at_right = tuple(axis[block : block + step] for axis in (*batch, j))
+        z = torch.lerp(right.logits[at_right], left.logits[at_left], lam)
+        s = torch.lerp(right.projections[at_right], left.projections[at_left], lam)
+        values.append((z.softmax(-1) * s).sum(-1))
+    return torch.cat(values)
