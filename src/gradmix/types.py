@@ -30,11 +30,14 @@ class Task:
 
 
 class Batch(NamedTuple):
-    """Network inputs with hard labels; `index` says where the rows stand in the pool T_l ∪ M."""
+    """Network inputs with hard labels.
+
+    `index` says where the rows stand in the pool T_l ∪ M, if they come from it.
+    """
 
     x: Tensor
     y: Tensor
-    index: Tensor
+    index: Tensor | None = None
 
 
 class Partners(NamedTuple):

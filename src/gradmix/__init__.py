@@ -1,0 +1,63 @@
+"""gradmix: class-incremental learning with gradient-based selective mixup.
+
+The public names are loaded when they are first used, so that `import gradmix` and
+`gradmix --help` cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradmix.errors import GradMixError, InputError
+    from gradmix.experiments.config import RunConfig, config_for
+    from gradmix.experiments.results import RunResult, load_result
+    from gradmix.experiments.run import run
+    from gradmix.memory import ReplayMemory
+    from gradmix.mixer import GradMix
+    from gradmix.mixing import Recipe, parse_recipe
+    from gradmix.types import PairTable
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "GradMix": "gradmix.mixer",
+    "GradMixError": "gradmix.errors",
+    "InputError": "gradmix.errors",
+    "PairTable": "gradmix.types",
+    "Recipe": "gradmix.mixing",
+    "ReplayMemory": "gradmix.memory",
+    "RunConfig": "gradmix.experiments.config",
+    "RunResult": "gradmix.experiments.results",
+    "config_for": "gradmix.experiments.config",
+    "load_result": "gradmix.experiments.results",
+    "parse_recipe": "gradmix.mixing",
+    "run": "gradmix.experiments.run",
+}
+
+__all__ = [
+    "GradMix",
+    "GradMixError",
+    "InputError",
+    "PairTable",
+    "Recipe",
+    "ReplayMemory",
+    "RunConfig",
+    "RunResult",
+    "__version__",
+    "config_for",
+    "load_result",
+    "parse_recipe",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gradmix' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

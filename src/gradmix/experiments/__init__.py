@@ -1,0 +1,1 @@
+"""Runs: their configuration, their results, and the protocol of the paper."""

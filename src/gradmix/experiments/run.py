@@ -1,0 +1,182 @@
+"""One run: a configuration in, a result out."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from gradmix.data import Benchmark, load_dataset, split_into_tasks
+from gradmix.errors import InputError
+from gradmix.experiments.config import RunConfig
+from gradmix.experiments.results import RunResult
+from gradmix.memory import ReplayMemory
+from gradmix.methods import Method, find_method
+from gradmix.metrics import all_metrics
+from gradmix.mixer import Mixer
+from gradmix.models import build_model
+from gradmix.randomness import RandomStreams
+from gradmix.training.loop import EpochDone, Event, TaskDone, Training
+
+
+def run(config: RunConfig, on_event: Callable[[Training, Event], object] | None = None) -> RunResult:
+    """Train and evaluate; `on_event` sees every event of the loop as it happens."""
+    started = time.perf_counter()
+    with _threads(config.threads):
+        training = prepare(config)
+        initial = training.evaluate()
+        record = _Record(training, initial)
+        for event in training.events():
+            record.note(event)
+            if on_event is not None:
+                on_event(training, event)
+    return record.result(config, time.perf_counter() - started)
+
+
+def prepare(config: RunConfig) -> Training:
+    """Everything a run needs, ready to train."""
+    benchmark = load_benchmark(config)
+    fabric = make_fabric(config.device, config.precision)
+    streams = RandomStreams(config.seed, fabric.device)
+    return Training(benchmark, build_method(config, benchmark, streams, fabric.device), fabric)
+
+
+def load_benchmark(config: RunConfig) -> Benchmark:
+    """The data set of a configuration, cut into tasks."""
+    data = load_dataset(config.data).hold_out(config.validation)
+    increments = config.increments[0] if len(config.increments) == 1 else config.increments
+    return split_into_tasks(
+        data, increments, config.class_order, evaluate_on=config.evaluate_on
+    )
+
+
+def make_fabric(device: str, precision: str) -> Fabric:
+    """Lightning Fabric on one device, which gives device and precision and wraps nothing."""
+    accelerator, _, number = device.partition(":")
+    if number and not number.isdigit():
+        raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, say, cuda:1")
+    try:
+        return Fabric(
+            accelerator=accelerator,
+            devices=[int(number)] if number else 1,
+            precision=precision,  # type: ignore[arg-type]
+        )
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"device is {device!r}, which cannot be used here: {error}") from error
+
+
+def build_method(
+    config: RunConfig, benchmark: Benchmark, streams: RandomStreams, device: torch.device
+) -> Method:
+    """Network, memory, mixer and method of a configuration."""
+    num_outputs = len(benchmark.class_names)
+    shape = benchmark.tasks[0].train.x.shape[1:]
+    with streams.for_construction("weights"):
+        model = build_model(config.model, shape, num_outputs).to(device)
+    if config.precision == "64-true":
+        model.double()
+    memory = ReplayMemory(
+        exemplars_per_class=config.exemplars_per_class, total=config.memory_total
+    )
+    mixer = Mixer(
+        config.recipe,
+        num_outputs,
+        host=streams.host("mixing"),
+        generator=streams.device("mixing"),
+        mix_points=model.mix_points,
+        exemplars_per_class=config.criterion_exemplars,
+        pairing=config.pairing,
+        average=config.average,
+    )
+    return find_method(config.method)(model, memory, mixer, config.settings, streams)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """PyTorch's thread count within; what it was afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Record:
+    """Collects the events of a run into its result."""
+
+    def __init__(self, training: Training, initial: Tensor) -> None:
+        self.training = training
+        benchmark = training.benchmark
+        self.totals = sum(
+            task.test.y.bincount(minlength=len(benchmark.class_names)) for task in benchmark.tasks
+        )
+        self.initial = self._by_task(initial)
+        self.accuracy: list[list[float]] = []
+        self.class_accuracy: list[list[float]] = []
+        self.pair_counts: list[list[list[int]]] = []
+        self.epochs: list[dict[str, Any]] = []
+        self.tasks: list[dict[str, Any]] = []
+
+    def _by_task(self, correct: Tensor) -> list[float]:
+        groups = [list(task.classes) for task in self.training.benchmark.tasks]
+        return [float(correct[group].sum() / self.totals[group].sum()) for group in groups]
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, EpochDone):
+            self.epochs.append(
+                {
+                    "task": event.task,
+                    "stage": event.stage,
+                    "epoch": event.epoch,
+                    "loss": event.loss,
+                    "negative_rate": event.negative_rate,
+                }
+            )
+        elif isinstance(event, TaskDone):
+            task = self.training.benchmark.tasks[event.task]
+            self.accuracy.append(self._by_task(event.correct))
+            self.class_accuracy.append((event.correct / self.totals).tolist())
+            self.pair_counts.append(event.pair_counts.tolist())
+            self.tasks.append(
+                {
+                    "classes": list(task.classes),
+                    "train": len(task.train.y),
+                    "test": len(task.test.y),
+                    "memory": event.memory_size,
+                    "replay_batch": event.replay_batch,
+                }
+            )
+
+    def result(self, config: RunConfig, total_seconds: float) -> RunResult:
+        benchmark = self.training.benchmark
+        return RunResult(
+            config=config.to_json(),
+            versions=_versions(),
+            class_names=list(benchmark.class_names),
+            class_order=list(benchmark.class_order),
+            tasks=self.tasks,
+            accuracy=self.accuracy,
+            initial_accuracy=self.initial,
+            class_accuracy=self.class_accuracy,
+            metrics=all_metrics(self.accuracy, self.initial),
+            epochs=self.epochs,
+            pair_counts=self.pair_counts,
+            seconds={**vars(self.training.seconds), "total": total_seconds},
+        )
+
+
+def _versions() -> dict[str, str]:
+    packages = ("gradmix", "torch", "numpy", "lightning-fabric")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{package: version(package) for package in packages},
+    }

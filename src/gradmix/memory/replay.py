@@ -1,0 +1,115 @@
+"""The replay memory: a few examples of every class seen, never more than its budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradmix.errors import InputError
+from gradmix.ranking import first_of_each_class
+from gradmix.types import Samples
+
+
+class ReplayMemory:
+    """Exemplars of the classes seen so far, `exemplars_per_class` of each or `total` in all.
+
+    With `exemplars_per_class` the memory grows with the classes (the paper's way). With
+    `total` it has a fixed size that the classes share equally, the first ones to arrive
+    taking the remainder, so that old classes give up exemplars as new ones come.
+
+    Every exemplar has a priority, and a class keeps those with the lowest. Random priorities
+    make what is kept a uniform sample of all that was ever added of the class, in one call
+    or many; other rules (herding, gradient diversity) give other priorities.
+    """
+
+    def __init__(self, *, exemplars_per_class: int | None = None, total: int | None = None) -> None:
+        if (exemplars_per_class is None) == (total is None):
+            raise InputError(
+                f"exemplars_per_class is {exemplars_per_class} and total is {total}; "
+                "give exactly one of them"
+            )
+        for name, value in (("exemplars_per_class", exemplars_per_class), ("total", total)):
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; a memory holds at least 1")
+        self.exemplars_per_class = exemplars_per_class
+        self.total = total
+        self.x = torch.empty(0)
+        self.y = torch.empty(0, dtype=torch.int64)
+        self._priority = torch.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def samples(self) -> Samples:
+        """All exemplars, ordered by class."""
+        return Samples(self.x, self.y)
+
+    def quota(self, classes: Tensor) -> Tensor:
+        """How many exemplars each class may have when `classes` are in memory, by label."""
+        quota = torch.zeros(int(classes.max()) + 1, dtype=torch.int64, device=classes.device)
+        if self.exemplars_per_class is not None:
+            quota[classes] = self.exemplars_per_class
+            return quota
+        assert self.total is not None
+        if self.total < len(classes):
+            raise InputError(
+                f"total is {self.total}; it cannot hold one exemplar of each "
+                f"of {len(classes)} classes"
+            )
+        share, rest = divmod(self.total, len(classes))
+        quota[classes] = share
+        quota[classes[:rest]] += 1
+        return quota
+
+    def add(self, samples: Samples, priority: Tensor) -> None:
+        """Offer samples, each with a priority; every class keeps the lowest within its quota."""
+        x, y = samples
+        self._check(x, y, priority)
+        if len(self):
+            x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
+            priority = torch.cat([self._priority, priority])
+        kept = first_of_each_class(y, priority, self.quota(y.unique()))
+        self.x, self.y, self._priority = x[kept], y[kept], priority[kept]
+
+    def _check(self, x: Tensor, y: Tensor, priority: Tensor) -> None:
+        if not len(x) == len(y) == len(priority) or len(x) == 0:
+            raise InputError(
+                f"{len(x)} samples, {len(y)} labels and {len(priority)} priorities; "
+                "give as many of each, at least one"
+            )
+        if y.dtype != torch.int64 or int(y.min()) < 0:
+            raise InputError(f"labels are {y.dtype} from {y.min()}; they must be int64 from 0 on")
+        if len(self) and (x.shape[1:] != self.x.shape[1:] or x.dtype != self.x.dtype):
+            raise InputError(
+                f"samples of shape {tuple(x.shape[1:])} and {x.dtype} do not fit a memory of "
+                f"shape {tuple(self.x.shape[1:])} and {self.x.dtype}"
+            )
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Indices of `count` exemplars, uniformly, none twice.
+
+        A memory with fewer than `count` exemplars gives all of them, so a replay batch is
+        then smaller than asked for.
+        """
+        return torch.randperm(len(self), generator=generator, device=self.y.device)[:count]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All there is: exemplars, labels, priorities."""
+        return {"x": self.x, "y": self.y, "priority": self._priority}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved memory, exactly; one that is over this budget is refused."""
+        x, y, priority = state["x"], state["y"], state["priority"]
+        if len(y):
+            quota = self.quota(y.unique())
+            if bool((y.bincount(minlength=len(quota)) > quota).any()):
+                raise InputError(f"the saved memory of {len(y)} exemplars is over this budget")
+        self.x, self.y, self._priority = x, y, priority
+
+
+def random_priority(count: int, generator: torch.Generator) -> Tensor:
+    """Priorities that keep a uniform sample, in float64 so that ties do not happen."""
+    return torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)

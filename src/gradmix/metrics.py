@@ -1,0 +1,116 @@
+"""Pure functions of the accuracy matrix: `matrix[l, t]` is the accuracy on task t after task l.
+
+>>> matrix = [[1.0, 0.0, 0.0], [0.8, 1.0, 0.0], [0.6, 0.9, 0.9]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gradmix.errors import InputError
+
+Matrix = npt.ArrayLike
+
+
+def _square(matrix: Matrix) -> npt.NDArray[np.float64]:
+    a = np.asarray(matrix, dtype=np.float64)
+    if a.ndim != 2 or a.shape[0] != a.shape[1] or not a.size:
+        raise InputError(f"matrix has shape {a.shape}; give a square one, a row per task learned")
+    return a
+
+
+def accuracy_after_each_task(matrix: Matrix) -> list[float]:
+    """A_l, the mean accuracy over the tasks seen, after each task.
+
+    >>> accuracy_after_each_task([[1.0, 0.0], [0.5, 1.0]])
+    [1.0, 0.75]
+    """
+    a = _square(matrix)
+    return [float(a[task, : task + 1].mean()) for task in range(len(a))]
+
+
+def average_accuracy(matrix: Matrix) -> float:
+    """The paper's headline: the mean of A_l over all tasks (average incremental accuracy).
+
+    >>> average_accuracy([[1.0, 0.0], [0.5, 1.0]])
+    0.875
+    """
+    return float(np.mean(accuracy_after_each_task(matrix)))
+
+
+def final_accuracy(matrix: Matrix) -> float:
+    """A_L, the mean accuracy over all tasks after the last.
+
+    >>> final_accuracy([[1.0, 0.0], [0.5, 1.0]])
+    0.75
+    """
+    return accuracy_after_each_task(matrix)[-1]
+
+
+def forgetting_from_best(matrix: Matrix) -> float:
+    """How far each task but the last fell from its best accuracy before the end, on average.
+
+    Chaudhry et al. (2018): the maximum is over the tasks before the last, so a task that
+    is at its best at the very end counts as negative. Mammoth, MIR and PyCIL
+    include the end in the maximum, which makes such a task count as 0.
+
+    >>> forgetting_from_best([[0.5, 0.0, 0.0], [0.75, 1.0, 0.0], [0.25, 0.5, 1.0]])
+    0.5
+    """
+    a = _square(matrix)
+    last = len(a) - 1
+    falls = [a[task:last, task].max() - a[last, task] for task in range(last)]
+    return float(np.mean(falls)) if falls else 0.0
+
+
+def forgetting_from_learned(matrix: Matrix) -> float:
+    """How far each task but the last fell from its accuracy when just learned, on average.
+
+    Avalanche's definition, the negative of backward transfer.
+
+    >>> forgetting_from_learned([[0.5, 0.0, 0.0], [0.75, 1.0, 0.0], [0.25, 0.5, 1.0]])
+    0.375
+    """
+    return 0.0 - backward_transfer(matrix)
+
+
+def backward_transfer(matrix: Matrix) -> float:
+    """BWT: what the tasks learned later did to each task, on average (Lopez-Paz 2017).
+
+    >>> backward_transfer([[1.0, 0.0], [0.5, 1.0]])
+    -0.5
+    """
+    a = _square(matrix)
+    last = len(a) - 1
+    return float((a[last] - a.diagonal())[:last].mean()) if last else 0.0
+
+
+def forward_transfer(matrix: Matrix, initial: Sequence[float]) -> float:
+    """FWT: what earlier tasks did for each task before it was learned, on average.
+
+    `initial` is the accuracy on each task before any training. With one head for all
+    classes it hovers about 0 or below: outputs never trained are never chosen.
+
+    >>> forward_transfer([[1.0, 0.25], [0.5, 1.0]], [0.5, 0.5])
+    -0.25
+    """
+    a = _square(matrix)
+    if len(initial) != len(a):
+        raise InputError(f"initial has {len(initial)} accuracies for {len(a)} tasks; give as many")
+    gains = [a[task - 1, task] - initial[task] for task in range(1, len(a))]
+    return float(np.mean(gains)) if gains else 0.0
+
+
+def all_metrics(matrix: Matrix, initial: Sequence[float]) -> dict[str, float]:
+    """Every metric by its name, as result files have them."""
+    return {
+        "average_accuracy": average_accuracy(matrix),
+        "final_accuracy": final_accuracy(matrix),
+        "forgetting_from_best": forgetting_from_best(matrix),
+        "forgetting_from_learned": forgetting_from_learned(matrix),
+        "backward_transfer": backward_transfer(matrix),
+        "forward_transfer": forward_transfer(matrix, initial),
+    }

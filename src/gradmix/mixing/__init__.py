@@ -1,0 +1,7 @@
+"""Mixing has three independent axes: partners, blend and labels; recipes name the points."""
+
+from __future__ import annotations
+
+from gradmix.mixing.recipes import ABOUT, RECIPES, Recipe, parse_recipe
+
+__all__ = ["ABOUT", "RECIPES", "Recipe", "parse_recipe"]

@@ -1,0 +1,107 @@
+"""Named mixes: each is a point on three independent axes, with a distribution of λ.
+
+| axis     | question                                    | choices                              |
+|----------|---------------------------------------------|--------------------------------------|
+| partners | with whom is a sample mixed?                | shuffle, class-balanced, gradient,   |
+|          |                                             | gradient-keep-original               |
+| blend    | how are the two combined, and where?        | linear, cutmix, manifold             |
+| labels   | how much of each label?                     | proportional, remix                  |
+
+Any combination can be written `partners:blend:labels`, for example `gradient:cutmix:remix`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gradmix.errors import InputError, UnknownNameError
+
+PARTNERS = ("shuffle", "class-balanced", "gradient", "gradient-keep-original")
+BLENDS = ("linear", "cutmix", "manifold")
+LABELS = ("proportional", "remix")
+
+
+class Beta(NamedTuple):
+    """The distribution of λ, the share of a sample itself in the mix."""
+
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How batches are mixed. `alpha` is the paper's α; see `ratio` for what it means."""
+
+    partners: str = "shuffle"
+    blend: str = "linear"
+    labels: str = "proportional"
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        for axis, known in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
+            if getattr(self, axis) not in known:
+                raise UnknownNameError(axis, getattr(self, axis), known)
+        if not (0 < self.alpha < math.inf):
+            raise InputError(f"alpha is {self.alpha}; Beta(α, α) needs a finite α above 0")
+
+    @property
+    def ratio(self) -> Beta:
+        """λ ~ Beta(α, α); with class-balanced partners Beta(1, α), as Balanced-MixUp has it."""
+        return Beta(1.0 if self.partners == "class-balanced" else self.alpha, self.alpha)
+
+    @property
+    def uses_gradients(self) -> bool:
+        """Whether the criterion is needed; such a recipe does not mix without a memory."""
+        return self.partners.startswith("gradient")
+
+
+RECIPES: dict[str, Recipe] = {
+    "mixup": Recipe(),
+    "manifold-mixup": Recipe(blend="manifold", alpha=2.0),
+    "cutmix": Recipe(blend="cutmix"),
+    "remix": Recipe(labels="remix"),
+    "balanced-mixup": Recipe(partners="class-balanced", alpha=0.2),
+    "gradmix": Recipe(partners="gradient"),
+    "gradmix+": Recipe(partners="gradient", labels="remix"),
+}
+"""With the paper's α; `gradmix` is Algorithm 1 to the letter, `gradmix+` has Remix's labels."""
+
+ABOUT: dict[str, tuple[str, str]] = {
+    "none": ("no mixing", "plain replay"),
+    "mixup": ("shuffled partners, linear blend", "Zhang et al., ICLR 2018"),
+    "manifold-mixup": ("Mixup of hidden states", "Verma et al., ICML 2019"),
+    "cutmix": ("a box of the partner is pasted in", "Yun et al., ICCV 2019"),
+    "remix": ("Mixup, labels lean to the rarer class", "Chou et al., ECCV Workshops 2020"),
+    "balanced-mixup": ("partners drawn evenly over classes", "Galdran et al., MICCAI 2021"),
+    "gradmix": ("harmful class pairs replaced by the best", "Kim et al., KDD 2026, Algorithm 1"),
+    "gradmix+": ("gradmix with Remix's labels", "ours; nearest the paper's figures"),
+}
+"""One line and a source for each named mix."""
+
+
+def parse_recipe(text: str, alpha: float | None = None) -> Recipe | None:
+    """The recipe of a name, or of `partners:blend:labels` (also with × or *); None for "none".
+
+    >>> parse_recipe("gradient × cutmix × remix").blend
+    'cutmix'
+    """
+    axes = re.split(r"\s*[:×*]\s*|\s+x\s+", text.strip())
+    if text == "none":
+        return None
+    if text in RECIPES:
+        recipe = RECIPES[text]
+    elif len(axes) == 3:
+        recipe = Recipe(*axes, alpha=_usual_alpha(*axes[:2]))
+    else:
+        raise UnknownNameError("mix", text, (*ABOUT, "partners:blend:labels"))
+    return recipe if alpha is None else replace(recipe, alpha=alpha)
+
+
+def _usual_alpha(partners: str, blend: str) -> float:
+    """The α of the named recipe that has these partners or this blend."""
+    if partners == "class-balanced":
+        return RECIPES["balanced-mixup"].alpha
+    return RECIPES["manifold-mixup"].alpha if blend == "manifold" else 1.0

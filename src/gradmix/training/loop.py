@@ -1,0 +1,215 @@
+"""The only training loop: from new-class data to rows of the accuracy matrix.
+
+    new-class data ─┐
+                    ├─ batch B1∪B2 ─ partners ─ blend ─ labels ─ loss ─ step
+    replay memory ──┘        ▲
+                             │ once per epoch: criterion → PairTable (S⁻, S*)
+    after the task: memory.add → evaluate → one row of the accuracy matrix
+
+`Training.events()` is a generator: it yields a `StepDone`, `EpochDone` or `TaskDone` whenever
+one is, and whoever consumes them shows progress, saves or stops. The stages of a step stand in
+the method's `train_step` (see `methods/er.py`) and in `Mixer.mix`. Where training stands is
+kept in plain counters, so `state_dict` is valid at every event and resumes exactly there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from gradmix.data import Benchmark
+from gradmix.data.pool import Normalise, Pool
+from gradmix.methods import Method, Stage
+from gradmix.training.evaluate import count_correct
+from gradmix.types import Samples, Task
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """One optimizer step; `loss` is still on the device."""
+
+    task: int
+    epoch: int
+    step: int
+    steps: int
+    loss: Tensor
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """One pass over the task's data."""
+
+    task: int
+    stage: str
+    epoch: int
+    epochs: int
+    loss: float  # mean over the epoch's steps
+    negative_rate: float | None  # share of class pairs in S⁻, where there is a pair table
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """One task learned and evaluated."""
+
+    task: int
+    correct: Tensor  # (C,) test samples classified right, by class, future classes included
+    pair_counts: Tensor  # (C, C) how often each ordered class pair was mixed
+    memory_size: int
+    replay_batch: int  # rows replayed per step: fewer than asked for if the memory is smaller
+
+
+Event = StepDone | EpochDone | TaskDone
+
+
+@dataclass
+class Position:
+    """Where training stands; counts what is finished."""
+
+    task: int = 0
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    in_stage: bool = False
+
+
+@dataclass
+class Seconds:
+    """Where the time went."""
+
+    train: float = 0.0
+    criterion: float = 0.0
+    evaluate: float = 0.0
+
+
+@dataclass
+class Training:
+    """A method learning the tasks of a benchmark, one after another."""
+
+    benchmark: Benchmark
+    method: Method
+    fabric: Fabric
+    seconds: Seconds = field(default_factory=Seconds)
+    position: Position = field(default_factory=Position)
+
+    def __post_init__(self) -> None:
+        device = self.fabric.device
+        self._normalise = Normalise(self.benchmark.mean, self.benchmark.std, device)
+        self._tasks = [_to_device(task, device) for task in self.benchmark.tasks]
+        self._order = torch.empty(0, dtype=torch.int64, device=device)
+        self._losses: list[Tensor] = []
+
+    def events(self) -> Iterator[Event]:
+        """Train from where `position` stands to the end of the last task."""
+        while self.position.task < len(self._tasks):
+            yield from self._learn(self._tasks[self.position.task])
+
+    def _learn(self, task: Task) -> Iterator[Event]:
+        at, method = self.position, self.method
+        if not at.in_stage:
+            self._meet(task)
+        stages = method.stages()
+        while at.stage < len(stages):
+            if not at.in_stage:
+                method.begin_stage(stages[at.stage])
+                at.in_stage = True
+            yield from self._train(stages[at.stage])
+            at.stage, at.epoch, at.in_stage = at.stage + 1, 0, False
+        replay_batch = min(method.settings.replay_batch_size, len(method.memory))
+        method.end_task(task.train)
+        correct = self.evaluate()
+        at.task, at.stage = at.task + 1, 0
+        yield TaskDone(
+            at.task - 1, correct, method.mixer.counts.cpu(), len(method.memory), replay_batch
+        )
+
+    def _meet(self, task: Task) -> None:
+        self.method.begin_task(Pool(task.train, self.method.memory.samples, self._normalise))
+
+    def _train(self, stage: Stage) -> Iterator[Event]:
+        """All epochs of a stage. An incomplete last batch of new data is dropped."""
+        at, method = self.position, self.method
+        optimizer = self.fabric.setup_optimizers(method.optimizer)
+        batch_size = min(method.settings.batch_size, method.pool.num_new)
+        steps = method.pool.num_new // batch_size
+        method.model.train()
+        while at.epoch < stage.epochs:
+            if at.step == 0:
+                self._begin_epoch()
+            while at.step < steps:
+                started = perf_counter()
+                new = self._order[at.step * batch_size : (at.step + 1) * batch_size]
+                with self.fabric.autocast():
+                    loss = method.train_step(new)
+                optimizer.zero_grad()
+                self.fabric.backward(loss)
+                optimizer.step()
+                self._losses.append(loss.detach())
+                at.step += 1
+                self.seconds.train += perf_counter() - started
+                yield StepDone(at.task, at.epoch, at.step, steps, self._losses[-1])
+            at.epoch, at.step = at.epoch + 1, 0
+            yield self._epoch_done(stage)
+
+    def _begin_epoch(self) -> None:
+        """A new order of the task's data and, by the method, a new pair table."""
+        started = perf_counter()
+        generator = self.method.streams.device("batches")
+        self._order = torch.randperm(
+            self.method.pool.num_new, generator=generator, device=self.fabric.device
+        )
+        self._losses = []
+        self.method.begin_epoch(self.position.epoch)
+        self.seconds.criterion += perf_counter() - started
+
+    def _epoch_done(self, stage: Stage) -> EpochDone:
+        pairs = self.method.mixer.pairs
+        return EpochDone(
+            self.position.task,
+            stage.name,
+            self.position.epoch,
+            stage.epochs,
+            float(torch.stack(self._losses).mean()),
+            None if pairs is None else pairs.negative_rate,
+        )
+
+    def evaluate(self) -> Tensor:
+        """Test samples classified right, by class, over all tasks, past and future."""
+        started = perf_counter()
+        counts = [count_correct(self.method, task.test, self._normalise) for task in self._tasks]
+        self.seconds.evaluate += perf_counter() - started
+        return torch.stack(counts).sum(dim=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of the training depends on, valid at every event."""
+        return {
+            "position": dict(vars(self.position)),
+            "order": self._order,
+            "losses": torch.stack(self._losses) if self._losses else torch.empty(0),
+            "method": self.method.state_dict(),
+            "streams": self.method.streams.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Stand where the saved training stood; the next event is the one that came next there."""
+        self.position = Position(**state["position"])
+        self._order = state["order"]
+        self._losses = list(state["losses"].unbind())
+        self.method.memory.load_state_dict(state["method"]["memory"])
+        if self.position.in_stage:
+            self._meet(self._tasks[self.position.task])
+            self.method.begin_stage(self.method.stages()[self.position.stage])
+        self.method.load_state_dict(state["method"])
+        self.method.streams.load_state_dict(state["streams"])
+
+
+def _to_device(task: Task, device: torch.device) -> Task:
+    train, test = (
+        Samples(samples.x.to(device), samples.y.to(device)) for samples in (task.train, task.test)
+    )
+    return Task(task.number, task.classes, train, test)
