@@ -1,0 +1,291 @@
+"""Whole data sets, before they are cut into tasks: a built-in few, and any arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gradmix.data.idx import read_idx
+from gradmix.data.locate import FASHION_MNIST, MNIST, FileSet, locate
+from gradmix.errors import InputError
+from gradmix.types import Samples
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_CHANNELS = (1, 3, 4)
+_FASHION_NAMES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A whole data set before it is cut into tasks.
+
+    Inputs are uint8 images (N, C, H, W) or float rows (N, d); label k belongs to
+    `class_names[k]`. Anything else is an InputError at construction.
+    """
+
+    name: str
+    train: Samples
+    test: Samples
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]  # per channel (per column of rows), in the units of x
+    std: tuple[float, ...]  # likewise
+    validation: Samples | None = None  # what `hold_out` took from the training samples
+
+    def __post_init__(self) -> None:
+        parts = {"train": self.train, "test": self.test, "validation": self.validation}
+        for part, samples in parts.items():
+            if samples is not None:
+                check_samples(samples, len(self.class_names), f"{part}.x", f"{part}.y")
+                _check_alike(part, samples.x, self.train.x)
+        if len(self.train.y) == 0:
+            raise InputError("train.y is empty; a data set needs training samples")
+        check_statistics(self.mean, self.std, self.train.x.shape[1])
+
+    def hold_out(self, count: int) -> DataSet:
+        """Return the data set with its last `count` training samples as validation; 0 = none."""
+        total = len(self.train.y)
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < total:
+            raise InputError(f"count is {count!r}; it must be an integer from 0 to {total - 1}")
+        if count == 0:
+            return self
+        if self.validation is not None:
+            raise InputError(
+                f"count is {count}, but {len(self.validation.y)} samples are held out already; "
+                "call hold_out once, on the whole data set"
+            )
+        x, y = self.train
+        kept = total - count
+        held_out = Samples(x[kept:], y[kept:])
+        return replace(self, train=Samples(x[:kept], y[:kept]), validation=held_out)
+
+
+def digits() -> DataSet:
+    """Load scikit-learn's 8x8 digits, 1,797 images with values 0 to 16; needs no download.
+
+    The fifth, tenth, ... sample of each class, in file order, is a test sample.
+    """
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped,unused-ignore]
+
+    bunch = load_digits()
+    x = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)  # (N, 1, 8, 8)
+    y = torch.from_numpy(bunch.target.astype(np.int64))
+    test = _every_fifth_of_each_class(y)
+    mean, std = channel_statistics(x[~test])
+    return DataSet(
+        name="digits",
+        train=Samples(x[~test], y[~test]),
+        test=Samples(x[test], y[test]),
+        class_names=tuple("0123456789"),
+        mean=mean,
+        std=std,
+    )
+
+
+def mnist() -> DataSet:
+    """Load MNIST, 60,000 + 10,000 images of 28x28; see `gradmix.data.locate` for where from."""
+    return _from_idx(MNIST, tuple("0123456789"), mean=0.1307, std=0.3081)
+
+
+def fashion_mnist() -> DataSet:
+    """Load Fashion-MNIST, 60,000 + 10,000 images of 28x28; found like MNIST."""
+    return _from_idx(FASHION_MNIST, _FASHION_NAMES, mean=0.2860, std=0.3530)
+
+
+def from_arrays(
+    x_train: npt.ArrayLike | Tensor,
+    y_train: npt.ArrayLike | Tensor,
+    x_test: npt.ArrayLike | Tensor,
+    y_test: npt.ArrayLike | Tensor,
+    *,
+    class_names: Sequence[str] | None = None,
+    name: str = "arrays",
+) -> DataSet:
+    """Make a data set of your own NumPy arrays or tensors; they are copied.
+
+    `x_*` are uint8 images (N, H, W) or (N, C, H, W) with 1, 3 or 4 channels, or float rows
+    (N, d), which become float32; `y_*` are integers from 0 to the number of classes less one.
+    Without `class_names` the classes are named "0", "1", ... up to the largest training label.
+    Mean and standard deviation are those of the training samples; a constant gets 1.
+    """
+    train = Samples(_inputs(x_train, "x_train"), _labels(y_train, "y_train"))
+    test = Samples(_inputs(x_test, "x_test"), _labels(y_test, "y_test"))
+    if train.y.numel() == 0:
+        raise InputError("y_train is empty; a data set needs training samples")
+    if class_names is None:
+        class_names = [str(label) for label in range(int(train.y.max()) + 1)]
+    check_samples(train, len(class_names), "x_train", "y_train")
+    check_samples(test, len(class_names), "x_test", "y_test")
+    mean, std = channel_statistics(train.x)
+    return DataSet(name, train, test, tuple(class_names), mean, std)
+
+
+def check_samples(samples: Samples, num_classes: int, x_name: str, y_name: str) -> None:
+    """Raise InputError unless inputs and labels are what a DataSet holds."""
+    x, y = samples
+    for name, value in ((x_name, x), (y_name, y)):
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor")
+    images = x.dtype == torch.uint8 and x.ndim == 4
+    rows = x.dtype in (torch.float32, torch.float64) and x.ndim == 2
+    if not (images or rows) or 0 in x.shape[1:]:
+        raise InputError(
+            f"{x_name} is {x.dtype} of shape {tuple(x.shape)}; it must be torch.uint8 images "
+            "(N, C, H, W) or torch.float32 rows (N, d)"
+        )
+    if rows and not bool(x.isfinite().all()):
+        row = int((~x.isfinite()).any(dim=1).nonzero()[0])
+        worst = float(x[row][~x[row].isfinite()][0])
+        raise InputError(f"{x_name} holds {worst} in row {row}; every value must be finite")
+    _check_labels(y, len(x), num_classes, x_name, y_name)
+
+
+def _check_labels(y: Tensor, count: int, num_classes: int, x_name: str, y_name: str) -> None:
+    if y.dtype not in _INTEGERS or y.ndim != 1:
+        raise InputError(
+            f"{y_name} is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 (N,)"
+        )
+    if len(y) != count:
+        raise InputError(
+            f"{y_name} has {len(y)} labels and {x_name} {count} samples; "
+            "there must be one label per sample"
+        )
+    wrong = ((y < 0) | (y >= num_classes)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise InputError(
+            f"{y_name} holds label {int(y[row])} in row {row}; "
+            f"with {num_classes} classes labels run from 0 to {num_classes - 1}"
+        )
+
+
+def check_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    """Raise InputError unless both hold one finite value per channel, and std is above zero."""
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) != channels or not np.isfinite(values).all():
+            raise InputError(f"{name} is {values}; it must be {channels} finite values")
+    if min(std) <= 0:
+        raise InputError(f"std is {std}; every value must be above zero")
+
+
+def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel (column of rows); a constant gets std 1."""
+    if x.dtype == torch.uint8:
+        pairs = [_byte_statistics(x[:, channel]) for channel in range(x.shape[1])]
+        return tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs)
+    constant = x.amax(dim=0) == x.amin(dim=0)
+    std = x.double().std(dim=0, correction=0).masked_fill(constant, 1.0)
+    return tuple(x.double().mean(dim=0).tolist()), tuple(std.tolist())
+
+
+def _byte_statistics(values: Tensor) -> tuple[float, float]:
+    """Mean and standard deviation by counting: exact, and without a float copy of the images."""
+    counts = torch.bincount(values.flatten(), minlength=256).double()
+    levels = torch.arange(256, dtype=torch.float64)
+    mean = (counts @ levels) / counts.sum()
+    variance = (counts @ (levels - mean) ** 2) / counts.sum()
+    return float(mean), float(variance.sqrt()) or 1.0
+
+
+def _check_alike(part: str, x: Tensor, train: Tensor) -> None:
+    if x.shape[1:] != train.shape[1:] or x.dtype != train.dtype:
+        raise InputError(
+            f"{part}.x is {x.dtype} with samples of shape {tuple(x.shape[1:])}; train.x is "
+            f"{train.dtype} with {tuple(train.shape[1:])}, and all parts must be alike"
+        )
+
+
+def _every_fifth_of_each_class(y: Tensor) -> Tensor:
+    """Return a mask of the fifth, tenth, ... occurrence of every label."""
+    chosen = torch.zeros(len(y), dtype=torch.bool)
+    for label in range(int(y.max()) + 1):
+        chosen[(y == label).nonzero().flatten()[4::5]] = True
+    return chosen
+
+
+def _from_idx(files: FileSet, class_names: tuple[str, ...], mean: float, std: float) -> DataSet:
+    """Read the four IDX files; `mean` and `std` are given for values scaled to 0..1."""
+    paths = locate(files)
+    train, test = (_read_part(paths, part) for part in ("train", "t10k"))
+    return DataSet(files.name, train, test, class_names, mean=(mean * 255,), std=(std * 255,))
+
+
+def _read_part(paths: dict[str, Path], part: str) -> Samples:
+    x = read_idx(paths[f"{part}-images-idx3-ubyte"])
+    y = read_idx(paths[f"{part}-labels-idx1-ubyte"])
+    return Samples(x.unsqueeze(1), y.long())  # (N, 1, 28, 28) and (N,)
+
+
+def _as_array(value: npt.ArrayLike | Tensor, name: str) -> npt.NDArray[Any]:
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.is_floating_point() else value).numpy()
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{name} is not a rectangular array: {error}") from error
+
+
+def _inputs(value: npt.ArrayLike | Tensor, name: str) -> Tensor:
+    array = _as_array(value, name)
+    if array.dtype == np.uint8 and array.ndim == 3:
+        return torch.from_numpy(np.array(array)).unsqueeze(1)
+    if array.dtype == np.uint8 and array.ndim == 4 and array.shape[1] in _CHANNELS:
+        return torch.from_numpy(np.array(array))
+    if array.dtype.kind == "f" and array.ndim == 2:
+        return torch.from_numpy(_to_float32(array, name))
+    raise InputError(
+        f"{name} is {array.dtype} of shape {array.shape}; it must be uint8 images (N, H, W) or "
+        f"(N, C, H, W) with 1, 3 or 4 channels, or float rows (N, d){_input_hint(array)}"
+    )
+
+
+def _to_float32(array: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
+    largest = np.finfo(np.float32).max
+    too_large = np.isfinite(array) & (np.abs(array) > largest)
+    if too_large.any():
+        raise InputError(
+            f"{name} holds {array[too_large][0]}; values must fit float32, at most {largest:.3g}"
+        )
+    return np.array(array, dtype=np.float32)
+
+
+def _input_hint(array: npt.NDArray[Any]) -> str:
+    """Return what would repair the commonest mistakes."""
+    if array.ndim == 4 and array.dtype == np.uint8 and array.shape[3] in _CHANNELS:
+        return "; for channels last, pass x.transpose(0, 3, 1, 2)"
+    if array.ndim in (3, 4) and array.dtype.kind in "iu":
+        return "; if its values are 0 to 255, pass x.astype('uint8')"
+    if array.ndim in (3, 4) and array.dtype.kind == "f":
+        return "; if its values are 0 to 1, pass (x * 255).round().astype('uint8')"
+    if array.ndim == 2 and array.dtype.kind in "iub":
+        return "; pass rows as x.astype('float32')"
+    return ""
+
+
+def _labels(value: npt.ArrayLike | Tensor, name: str) -> Tensor:
+    array = _as_array(value, name)
+    if array.dtype.kind not in "iu":
+        example = f", such as {array.flat[0]!r}" if array.size else ""
+        raise InputError(
+            f"{name} is of type {array.dtype}{example}; labels must be integers from 0 to the "
+            "number of classes less one, and names go into class_names"
+        )
+    return torch.from_numpy(np.array(array, dtype=np.int64))

@@ -1,0 +1,210 @@
+"""Where the files of a data set are looked for, how they are checked and downloaded.
+
+The search path, first hit wins:
+
+1. `$GRADMIX_DATA/<data set>`; the variable may list several folders, like `$PATH`;
+2. the user's cache, where downloads go;
+3. `/usr/share/datasets/<data set>`, where Debian's `dataset-*` packages put theirs;
+4. a download from the mirrors into the cache, unless `$GRADMIX_OFFLINE` is set.
+
+Every file counts with or without `.gz`, and only if its unpacked content has the right digest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from gradmix.data.idx import unpacked_sha256
+from gradmix.errors import CorruptFileError, DataNotFoundError
+
+DATA_VARIABLE = "GRADMIX_DATA"
+OFFLINE_VARIABLE = "GRADMIX_OFFLINE"
+_SYSTEM_FOLDER = Path("/usr/share/datasets")
+_TIMEOUT = 30  # seconds without an answer before the next mirror is tried
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """The files of one data set and where they come from."""
+
+    name: str  # the folder's name in every place searched
+    sha256: Mapping[str, str]  # file name without .gz -> digest of the unpacked content
+    mirrors: tuple[str, ...]  # addresses that end in /; each serves <file name>.gz
+    package: str | None = None  # the Debian package that holds it
+
+
+MNIST = FileSet(
+    name="mnist",
+    sha256={
+        "train-images-idx3-ubyte": (
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+        ),
+        "train-labels-idx1-ubyte": (
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+        ),
+        "t10k-images-idx3-ubyte": (
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+        ),
+    },
+    mirrors=(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    ),
+)
+
+FASHION_MNIST = FileSet(
+    name="fashion-mnist",
+    sha256={
+        "train-images-idx3-ubyte": (
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
+        ),
+        "train-labels-idx1-ubyte": (
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
+        ),
+        "t10k-images-idx3-ubyte": (
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
+        ),
+    },
+    mirrors=(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    ),
+    package="dataset-fashion-mnist",
+)
+
+
+def locate(files: FileSet) -> dict[str, Path]:
+    """Return a verified path for every file of the set, downloading what is missing.
+
+    CorruptFileError for a file found with another content than it should have: it is neither
+    used nor passed over. DataNotFoundError, with all places searched, for a file found nowhere.
+    """
+    return {name: _locate_file(files, name) for name in files.sha256}
+
+
+def search_path(name: str) -> list[Path]:
+    """Return the folders in which the files of data set `name` are looked for, in order."""
+    listed = os.environ.get(DATA_VARIABLE, "").split(os.pathsep)
+    own = [Path(folder).expanduser() / name for folder in listed if folder]
+    return [*own, cache_folder(name), _SYSTEM_FOLDER / name]
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder of the user's cache to which data set `name` is downloaded."""
+    return Path(platformdirs.user_cache_dir("gradmix")) / name
+
+
+def _locate_file(files: FileSet, name: str) -> Path:
+    for folder in search_path(files.name):
+        for candidate in (folder / name, folder / f"{name}.gz"):
+            if candidate.is_file():
+                _verify(candidate, files.sha256[name])
+                return candidate
+    return _download(files, name)
+
+
+def _verify(path: Path, expected: str) -> None:
+    actual = unpacked_sha256(path)
+    if actual != expected:
+        raise CorruptFileError(
+            f"{path}: not the file it should be: the SHA-256 of its unpacked content is "
+            f"{actual}, expected {expected}; remove or replace it"
+        )
+
+
+def _download(files: FileSet, name: str) -> Path:
+    """Try the mirrors in turn; what arrives is checked before it gets its name."""
+    if os.environ.get(OFFLINE_VARIABLE, "0") not in ("", "0"):
+        raise _not_found(files, name, [f"no download, because {OFFLINE_VARIABLE} is set"])
+    import pooch  # type: ignore[import-untyped,unused-ignore]
+
+    failures = []
+    for mirror in files.mirrors:
+        packed = f"{name}.gz"
+        store = pooch.create(cache_folder(files.name), base_url=mirror, registry={packed: None})
+        try:
+            return Path(store.fetch(packed, downloader=_checked_download(files.sha256[name])))
+        except OSError as error:  # also what requests raises, and CorruptFileError
+            failures.append(f"{mirror}{packed}: {error}")
+    raise _not_found(files, name, failures)
+
+
+def _checked_download(sha256: str) -> Callable[[str, str, object], None]:
+    """Make a pooch downloader that refuses wrong content while it has its temporary name."""
+
+    def download(url: str, output_file: str, store: object) -> None:
+        import pooch
+
+        with _ProgressBar(url.rsplit("/", 1)[-1]) as bar:
+            pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)(url, output_file, store)
+        _verify(Path(output_file), sha256)
+
+    return download
+
+
+class _ProgressBar:
+    """The part of tqdm's interface that pooch uses, drawn by rich on a terminal's stderr."""
+
+    def __init__(self, description: str) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.DownloadColumn(),
+        )
+        self._bar = progress.Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task(description, total=None)
+        self.total = 0  # pooch sets it; 0 means that the server did not say
+
+    def __enter__(self) -> _ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def update(self, count: int) -> None:
+        self._bar.update(self._task, advance=count, total=self.total or None)
+
+    def reset(self) -> None:
+        self._bar.reset(self._task)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def _not_found(files: FileSet, name: str, failures: list[str]) -> DataNotFoundError:
+    folders = search_path(files.name)
+    looked = [f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in folders]
+    names = ", ".join(f"{file}.gz" for file in files.sha256)
+    package = [f"apt-get install {files.package}"] if files.package else []
+    remedies = [
+        *package,
+        f"put {names} (or the same without .gz) into a folder <folder>/{files.name}, then "
+        f"export {DATA_VARIABLE}=<folder>",
+        *(f"the files can be downloaded from {mirror}" for mirror in files.mirrors),
+    ]
+    parts = (
+        (f"{name} of {files.name} is not on this machine. Looked at:", looked),
+        ("Download:", failures),
+        ("To bring it, either:", remedies),
+    )
+    return DataNotFoundError("\n".join(f"{head}\n" + _bullets(items) for head, items in parts))
+
+
+def _bullets(items: list[str]) -> str:
+    return "\n".join(f"  - {item}" for item in items)

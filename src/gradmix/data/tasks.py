@@ -1,0 +1,259 @@
+"""Cutting a data set into tasks: which classes arrive when, and under which labels.
+
+Everywhere past this file, label k means the k-th class to arrive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradmix.data.datasets import DataSet, channel_statistics, check_samples, check_statistics
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.types import Samples, Task
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """Tasks in order of arrival, numbered from 1, and what their labels mean.
+
+    Labels run by arrival: label k is the k-th class to arrive, called `class_names[k]`, and was
+    label `class_order[k]` of the data set.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    class_names: tuple[str, ...]  # in order of arrival
+    class_order: tuple[int, ...]  # original label of each arriving class
+    mean: tuple[float, ...]  # per channel, in the units of x
+    std: tuple[float, ...]
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes of all tasks together."""
+        return len(self.class_order)
+
+
+def split_into_tasks(
+    data: DataSet,
+    increments: int | Sequence[int],
+    class_order: str | Sequence[int] = "natural",
+    *,
+    evaluate_on: Literal["test", "validation"] = "test",
+) -> Benchmark:
+    """Cut a data set into tasks of classes that arrive together.
+
+    `increments` is the number of classes per task, one for all or a list; `class_order` is
+    read by `resolve_class_order`. With `evaluate_on="validation"` the samples that
+    `DataSet.hold_out` took stand in for the test samples. Samples keep their order.
+    """
+    order = resolve_class_order(class_order, len(data.class_names))
+    sizes = _task_sizes(increments, len(order))
+    _check_every_class_trains(data)
+    arrival = torch.empty(len(order), dtype=torch.int64)
+    arrival[list(order)] = torch.arange(len(order))  # arrival[original label] = new label
+    parts = [data.train, _evaluation_samples(data, evaluate_on)]
+    train, test = (Samples(x, arrival[y.long()]) for x, y in parts)
+    stops = list(accumulate(sizes))
+    ranges = [range(stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
+    tasks = [
+        Task(number, tuple(classes), _only(train, classes), _only(test, classes))
+        for number, classes in enumerate(ranges, start=1)
+    ]
+    _check_every_task_tests(tasks)
+    names = tuple(data.class_names[label] for label in order)
+    return Benchmark(data.name, tuple(tasks), names, order, data.mean, data.std)
+
+
+def benchmark_from_tasks(
+    name: str,
+    tasks: Sequence[tuple[Samples, Samples]],
+    class_names: Sequence[str] | None = None,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Benchmark:
+    """Make a benchmark of your own (train, test) samples per task.
+
+    Labels must run by arrival: the first task holds classes 0 to k-1, the next go on from k.
+    Without `mean` and `std` those of all training samples are taken.
+    """
+    if not tasks:
+        raise InputError("tasks is empty; a benchmark needs at least one task")
+    made: list[Task] = []
+    for number, (train, test) in enumerate(tasks, start=1):
+        seen = made[-1].classes[-1] + 1 if made else 0
+        made.append(_own_task(number, train, test, seen))
+    _check_alike(made)
+    num_classes = made[-1].classes[-1] + 1
+    names = tuple(map(str, range(num_classes)) if class_names is None else class_names)
+    if len(names) != num_classes:
+        raise InputError(f"class_names has {len(names)} names; the tasks hold {num_classes}")
+    mean, std = _given_or_computed(mean, std, made)
+    return Benchmark(name, tuple(made), names, tuple(range(num_classes)), mean, std)
+
+
+def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> tuple[int, ...]:
+    """Return the original label of each arriving class.
+
+    "natural" is 0, 1, 2, ...; "seed:1993" is the field's convention, NumPy's legacy
+    `RandomState(1993).permutation(num_classes)`; else a permutation of the labels.
+    """
+    if isinstance(class_order, str):
+        return _named_order(class_order, num_classes)
+    order = _integers("class_order", class_order)
+    twice = sorted(label for label, count in Counter(order).items() if count > 1)
+    if twice:
+        raise InputError(f"class_order names {twice} more than once: a class in two tasks")
+    unknown = sorted(set(order) - set(range(num_classes)))
+    if unknown:
+        raise InputError(f"class_order names {unknown}; labels run from 0 to {num_classes - 1}")
+    missing = sorted(set(range(num_classes)) - set(order))
+    if missing:
+        raise InputError(f"class_order lacks {missing}; it must name all {num_classes} classes")
+    return order
+
+
+def _named_order(name: str, num_classes: int) -> tuple[int, ...]:
+    if name == "natural":
+        return tuple(range(num_classes))
+    kind, _, seed = name.partition(":")
+    if kind != "seed":
+        raise UnknownNameError("class order", name, ["natural", "seed:1993"])
+    if not (seed.isascii() and seed.isdigit() and int(seed) < 2**32):
+        raise InputError(f"class_order is {name!r}; the seed must be an integer below 2**32")
+    return tuple(np.random.RandomState(int(seed)).permutation(num_classes).tolist())
+
+
+def _task_sizes(increments: int | Sequence[int], num_classes: int) -> tuple[int, ...]:
+    if isinstance(increments, (int, np.integer)) and _is_integer(increments):
+        return _equal_sizes(int(increments), num_classes)
+    sizes = _integers("increments", increments)
+    if len(sizes) > num_classes:
+        raise InputError(
+            f"increments has {len(sizes)} tasks, more than the {num_classes} classes; "
+            "every task needs a class of its own"
+        )
+    if any(size < 1 for size in sizes):
+        raise InputError(f"increments is {list(sizes)}; every task needs at least 1 class")
+    if sum(sizes) != num_classes:
+        raise InputError(
+            f"increments is {list(sizes)}, together {sum(sizes)} classes; "
+            f"the data set has {num_classes}"
+        )
+    return sizes
+
+
+def _equal_sizes(size: int, num_classes: int) -> tuple[int, ...]:
+    if not 1 <= size <= num_classes:
+        raise InputError(
+            f"increments is {size}; it must be from 1 to the {num_classes} classes of the data set"
+        )
+    count, rest = divmod(num_classes, size)
+    if rest:
+        raise InputError(
+            f"increments is {size}, which does not divide the {num_classes} classes; "
+            f"give a list, such as {[size] * count + [rest]}"
+        )
+    return (size,) * count
+
+
+def _integers(name: str, values: object) -> tuple[int, ...]:
+    """Return a sequence, array or tensor of whole numbers as a tuple."""
+    listed = values.tolist() if isinstance(values, (np.ndarray, Tensor)) else values
+    if not isinstance(listed, Sequence) or not all(map(_is_integer, listed)):
+        raise InputError(f"{name} is {values!r}; it must be integers")
+    return tuple(int(value) for value in listed)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _evaluation_samples(data: DataSet, evaluate_on: str) -> Samples:
+    if evaluate_on == "test":
+        return data.test
+    if evaluate_on != "validation":
+        raise UnknownNameError("part to evaluate on", evaluate_on, ["test", "validation"])
+    if data.validation is None:
+        raise InputError(
+            "evaluate_on is 'validation', but no samples are held out; "
+            "call data.hold_out(count) first"
+        )
+    return data.validation
+
+
+def _only(samples: Samples, classes: range) -> Samples:
+    chosen = (samples.y >= classes.start) & (samples.y < classes.stop)
+    return Samples(samples.x[chosen], samples.y[chosen])
+
+
+def _check_every_class_trains(data: DataSet) -> None:
+    counts = torch.bincount(data.train.y.long(), minlength=len(data.class_names))
+    empty = [data.class_names[label] for label in (counts == 0).nonzero().flatten().tolist()]
+    if empty:
+        raise InputError(f"data has no training samples of {empty}: an empty task or class")
+
+
+def _check_every_task_tests(tasks: Iterable[Task]) -> None:
+    for task in tasks:
+        if len(task.test.y) == 0:
+            raise InputError(
+                f"task {task.number} (classes {list(task.classes)}) has nothing to be evaluated "
+                "on; every task needs test samples"
+            )
+
+
+def _own_task(number: int, train: Samples, test: Samples, seen: int) -> Task:
+    """Check one task of a user's own; `seen` classes came before."""
+    where = f"tasks[{number - 1}]"
+    if len(train.y) == 0 or len(test.y) == 0:
+        part = "training" if len(train.y) == 0 else "test"
+        raise InputError(f"{where} has no {part} samples: an empty task")
+    bound = int(train.y.long().max()) + 1
+    check_samples(train, bound, f"{where} train.x", f"{where} train.y")
+    classes = tuple(sorted(set(train.y.tolist())))
+    repeated = [label for label in classes if label < seen]
+    if repeated:
+        raise InputError(f"{where} holds {repeated} of an earlier task: a class in two tasks")
+    if classes != tuple(range(seen, seen + len(classes))):
+        raise InputError(
+            f"{where} holds classes {list(classes)}; numbered by arrival they must be "
+            f"{list(range(seen, seen + len(classes)))}"
+        )
+    strangers = sorted(set(test.y.tolist()) - set(classes))
+    if strangers:
+        raise InputError(f"{where} tests on {strangers}, which are not among its {list(classes)}")
+    check_samples(test, bound, f"{where} test.x", f"{where} test.y")
+    return Task(number, classes, *(Samples(x, y.long()) for x, y in (train, test)))
+
+
+def _check_alike(tasks: Sequence[Task]) -> None:
+    first = tasks[0].train.x
+    for task in tasks:
+        for x in (task.train.x, task.test.x):
+            if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
+                raise InputError(
+                    f"tasks[{task.number - 1}] holds {x.dtype} samples of shape "
+                    f"{tuple(x.shape[1:])}; the first task has {first.dtype} "
+                    f"{tuple(first.shape[1:])}, and all must be alike"
+                )
+
+
+def _given_or_computed(
+    mean: Sequence[float] | None, std: Sequence[float] | None, tasks: Sequence[Task]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    channels = tasks[0].train.x.shape[1]
+    if mean is None or std is None:
+        computed = channel_statistics(torch.cat([task.train.x for task in tasks]))
+        mean = computed[0] if mean is None else mean
+        std = computed[1] if std is None else std
+    check_statistics(mean, std, channels)
+    return tuple(mean), tuple(std)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradmix.data import (
+    DataSet,
+    benchmark_from_tasks,
+    from_arrays,
+    resolve_class_order,
+    split_into_tasks,
+)
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.types import Samples
+
+LABELS = [3, 1, 0, 2, 1, 3, 0, 2]
+
+
+def toy(labels: list[int] | None = None, num_classes: int = 4) -> DataSet:
+    """Rows whose one value is their position in the file."""
+    y = LABELS if labels is None else labels
+    x = np.arange(len(y), dtype=np.float32)[:, None]
+    test = np.arange(num_classes, dtype=np.float32)[:, None]
+    names = [f"class {label}" for label in range(num_classes)]
+    return from_arrays(x, y, test, list(range(num_classes)), class_names=names, name="toy")
+
+
+def test_labels_are_renumbered_by_arrival() -> None:
+    result = split_into_tasks(toy(), 2, [2, 0, 3, 1])
+    first, second = result.tasks
+    assert (first.number, second.number) == (1, 2)
+    assert (first.classes, second.classes) == ((0, 1), (2, 3))
+    assert first.train.x.flatten().tolist() == [2, 3, 6, 7]  # the order of the file
+    assert first.train.y.tolist() == [1, 0, 1, 0]
+    assert second.train.x.flatten().tolist() == [0, 1, 4, 5]
+    assert second.train.y.tolist() == [2, 3, 3, 2]
+    assert first.test.x.flatten().tolist() == [0, 2]
+    assert first.test.y.tolist() == [1, 0]
+    assert result.class_names == ("class 2", "class 0", "class 3", "class 1")
+    assert result.class_order == (2, 0, 3, 1)
+    assert result.num_classes == 4
+    assert (result.name, result.mean, result.std) == ("toy", toy().mean, toy().std)
+
+
+@given(
+    order=st.permutations(range(4)), cuts=st.sampled_from([[4], [1, 3], [2, 1, 1], [1, 1, 1, 1]])
+)
+def test_every_sample_lands_once_with_its_class(order: list[int], cuts: list[int]) -> None:
+    result = split_into_tasks(toy(), cuts, order)
+    assert [len(task.classes) for task in result.tasks] == cuts
+    found = {}
+    for task in result.tasks:
+        assert set(task.train.y.tolist()) == set(task.classes)
+        for x, y in zip(task.train.x.flatten().tolist(), task.train.y.tolist(), strict=True):
+            assert x not in found
+            found[int(x)] = result.class_order[y]
+    assert [found[row] for row in range(len(LABELS))] == LABELS
+
+
+def test_validation_stands_in_for_test() -> None:
+    data = toy().hold_out(4)
+    task = split_into_tasks(data, 4, evaluate_on="validation").tasks[0]
+    assert task.test.x.flatten().tolist() == [4, 5, 6, 7]
+    assert task.train.x.flatten().tolist() == [0, 1, 2, 3]
+
+
+def test_validation_must_be_held_out() -> None:
+    with pytest.raises(InputError, match=r"data.hold_out\(count\) first"):
+        split_into_tasks(toy(), 4, evaluate_on="validation")
+    with pytest.raises(UnknownNameError, match="did you mean 'test'"):
+        split_into_tasks(toy(), 4, evaluate_on="tset")  # type: ignore[arg-type]
+
+
+def test_seed_1993_is_the_convention_of_the_field() -> None:
+    assert resolve_class_order("seed:1993", 10) == (4, 2, 7, 6, 0, 3, 5, 8, 9, 1)
+    assert resolve_class_order("seed:1993", 100)[:10] == (68, 56, 78, 8, 23, 84, 90, 65, 74, 76)
+
+
+def test_class_orders() -> None:
+    assert resolve_class_order("natural", 4) == (0, 1, 2, 3)
+    assert resolve_class_order(np.array([1, 0, 2]), 3) == (1, 0, 2)  # type: ignore[arg-type]
+    assert resolve_class_order(torch.tensor([1, 0]), 2) == (1, 0)  # type: ignore[arg-type]
+
+
+def test_class_order_leaves_the_global_generator_alone() -> None:
+    before = np.random.get_state()[1].copy()  # type: ignore[index]
+    resolve_class_order("seed:7", 10)
+    assert np.array_equal(before, np.random.get_state()[1])  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ([0, 1, 1, 2], r"names \[1\] more than once: a class in two tasks"),
+        ([0, 1, 2], r"lacks \[3\]; it must name all 4 classes"),
+        ([0, 1, 2, 4], r"names \[4\]; labels run from 0 to 3"),
+        ([0, 1, 2, -1], r"names \[-1\]"),
+        ([0, 1, 2, 3.0], "must be integers"),
+        (7, "class_order is 7; it must be integers"),
+        ("seed:", "the seed must be an integer"),
+        ("seed:-1", "the seed must be an integer"),
+        ("seed:4294967296", "below 2"),
+        ("naturel", "did you mean 'natural'"),
+    ],
+)
+def test_bad_class_orders(order: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve_class_order(order, 4)
+
+
+@pytest.mark.parametrize(
+    ("increments", "message"),
+    [
+        (3, r"3, which does not divide the 4 classes; give a list, such as \[3, 1\]"),
+        (0, "increments is 0; it must be from 1 to the 4 classes"),
+        (-2, "increments is -2"),
+        (5, "increments is 5; it must be from 1 to the 4"),
+        ([1] * 5, "5 tasks, more than the 4 classes"),
+        ([4, 0], r"\[4, 0\]; every task needs at least 1"),
+        ([5, -1], "every task needs at least 1"),
+        ([2, 1], r"\[2, 1\], together 3 classes; the data set has 4"),
+        ([2, 3], "together 5 classes"),
+        ([], "together 0 classes"),
+        ([2, 2.0], "must be integers"),
+        ("22", "increments is '22'; it must be integers"),
+        (True, "increments is True"),
+        (2.0, "increments is 2.0"),
+    ],
+)
+def test_bad_increments(increments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        split_into_tasks(toy(), increments)
+
+
+def test_class_without_training_samples() -> None:
+    with pytest.raises(InputError, match=r"no training samples of \['class 2'\]: an empty task"):
+        split_into_tasks(toy([0, 1, 3]), 2)
+
+
+def test_task_without_test_samples() -> None:
+    x = np.zeros((2, 1), dtype=np.float32)
+    data = from_arrays(x, [0, 1], x[:1], [0])
+    with pytest.raises(InputError, match=r"task 2 \(classes \[1\]\) has nothing to be evaluated"):
+        split_into_tasks(data, 1)
+
+
+def rows(*labels: int) -> Samples:
+    return Samples(torch.tensor(labels).float()[:, None], torch.tensor(labels, dtype=torch.int32))
+
+
+def test_own_tasks() -> None:
+    own = [(rows(1, 0, 1), rows(0)), (rows(2, 2), rows(2))]
+    result = benchmark_from_tasks("own", own, ["a", "b", "c"])
+    assert [task.classes for task in result.tasks] == [(0, 1), (2,)]
+    assert [task.number for task in result.tasks] == [1, 2]
+    assert result.tasks[0].train.y.dtype == torch.int64
+    assert result.tasks[0].train.y.tolist() == [1, 0, 1]
+    assert result.class_names == ("a", "b", "c")
+    assert result.class_order == (0, 1, 2)
+    assert result.mean == pytest.approx((1.2,))
+    assert result.std == pytest.approx((0.56**0.5,))
+
+
+def test_own_tasks_with_given_statistics() -> None:
+    result = benchmark_from_tasks("own", [(rows(0, 1), rows(0))], mean=[3.0], std=[2.0])
+    assert (result.mean, result.std, result.class_names) == ((3.0,), (2.0,), ("0", "1"))
+    with pytest.raises(InputError, match=r"mean is \[3.0, 1.0\]; it must be 1 finite"):
+        benchmark_from_tasks("own", [(rows(0, 1), rows(0))], mean=[3.0, 1.0])
+
+
+WIDE = Samples(torch.zeros(1, 2), torch.tensor([1]))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([], "tasks is empty"),
+        ([(rows(), rows(0))], r"tasks\[0\] has no training samples: an empty task"),
+        ([(rows(0), rows())], r"tasks\[0\] has no test samples"),
+        ([(rows(0, 1), rows(0)), (rows(1, 2), rows(2))], r"tasks\[1\] holds \[1\] .* two tasks"),
+        ([(rows(0, 2), rows(0))], r"holds classes \[0, 2\]; .* must be \[0, 1\]"),
+        ([(rows(1), rows(1))], r"holds classes \[1\]; .* must be \[0\]"),
+        ([(rows(0), rows(0)), (rows(1), rows(0))], r"tests on \[0\], .* not among its \[1\]"),
+        ([(rows(-1), rows(0))], r"tasks\[0\] train.y holds label -1"),
+        ([(rows(0), rows(0)), (WIDE, WIDE)], r"tasks\[1\] holds .* must be alike"),
+        ([(Samples(torch.zeros(1, 1), torch.zeros(1)), rows(0))], "train.y is torch.float32"),
+    ],
+)
+def test_bad_own_tasks(tasks: list[tuple[Samples, Samples]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        benchmark_from_tasks("own", tasks)
+
+
+def test_own_names_must_fit() -> None:
+    with pytest.raises(InputError, match="class_names has 1 names; the tasks hold 2"):
+        benchmark_from_tasks("own", [(rows(0, 1), rows(0))], ["a"])
