@@ -26,7 +26,8 @@ class SamplePool(Protocol):
     num_new: int
     y: Tensor
 
-    def images(self, index: Tensor) -> Tensor: ...
+    def images(self, index: Tensor) -> Tensor:
+        """Network inputs of the samples at `index`."""
 
 
 class Mixer:
@@ -170,6 +171,7 @@ class Mixer:
         return {"counts": self.counts, "pairs": dict(pairs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved table and counts; `begin_task` gave the pool."""
         self.counts = state["counts"].clone()
         self.pairs = PairTable(**state["pairs"]) if state["pairs"] else None
 
@@ -293,6 +295,7 @@ class GradMix:
         return {"host": json.dumps(self._host.bit_generator.state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the draws of λ where they stood."""
         self._host.bit_generator.state = json.loads(state["host"])
 
 

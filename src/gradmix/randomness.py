@@ -43,9 +43,11 @@ class RandomStreams:
         return torch.Generator(self._place).manual_seed(seed)
 
     def device(self, name: str) -> torch.Generator:
+        """The stream `name` for draws of tensors."""
         return self._device.setdefault(name, self._fresh_device(name))
 
     def host(self, name: str) -> np.random.Generator:
+        """The stream `name` for draws of scalars."""
         return self._host.setdefault(name, self._fresh_host(name))
 
     @contextmanager
@@ -69,13 +71,13 @@ class RandomStreams:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Every stream continues where it stood; those not yet in use then start anew."""
         if state["seed"] != self.seed:
             raise InputError(f"the state is of seed {state['seed']}, these streams of {self.seed}")
-        saved = state["device"]
-        for name in self._device.keys() | saved.keys():  # consumers hold the generators: refill
-            fresh = self._fresh_device(name).get_state()
-            self.device(name).set_state(saved.get(name, fresh))
-        saved = {name: json.loads(text) for name, text in state["host"].items()}
-        for name in self._host.keys() | saved.keys():
+        device, host = state["device"], state["host"]
+        for name in self._device.keys() | device.keys():  # consumers hold the generators: refill
+            self.device(name).set_state(device.get(name, self._fresh_device(name).get_state()))
+        for name in self._host.keys() | host.keys():
             fresh = self._fresh_host(name).bit_generator.state
-            self.host(name).bit_generator.state = saved.get(name, fresh)
+            saved = json.loads(host[name]) if name in host else fresh
+            self.host(name).bit_generator.state = saved

@@ -29,7 +29,8 @@ class Task:
     test: Samples
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """Network inputs with hard labels.
 
     `index` says where the rows stand in the pool T_l ∪ M, if they come from it.
@@ -80,6 +81,7 @@ class PairTable:
 
     @classmethod
     def from_scores(cls, classes: Tensor, scores: Tensor) -> PairTable:
+        """S⁻ and S* of the given scores."""
         if scores.shape != (len(classes), len(classes)):
             raise InputError(
                 f"scores has shape {tuple(scores.shape)}; "

@@ -59,7 +59,7 @@ def memory_gradient(
 
 
 def projections(embeddings: Tensor, gradient: HeadGradient) -> Tensor:
-    """s = ḡ_b + Ḡ_w X for every sample, (n, C).
+    """The vector s = ḡ_b + Ḡ_w X of every sample, (n, C).
 
     The inner product of ḡ_buf with the gradient δ ⊗ (1, X) of any sample is δ · s, so s
     is all that the criterion needs to know of an embedding.

@@ -23,6 +23,7 @@ class Normalise:
         self._scale = 1 / torch.tensor(std, dtype=torch.float32, device=device)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Inputs of stored samples, (N, C, H, W) or (N, d)."""
         shape = (-1, *(1,) * (x.ndim - 2))  # channels first: images (N, C, H, W), rows (N, d)
         return x.float().sub_(self._mean.view(shape)).mul_(self._scale.view(shape))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from gradmix.data import DATASETS
 from gradmix.errors import InputError, UnknownNameError
@@ -37,7 +37,7 @@ class RunConfig:
     increments: tuple[int, ...] = (2,)  # classes per task; a single number is for every task
     class_order: str | tuple[int, ...] = "natural"  # or seed:N, or the classes in order
     validation: int = 0  # how many of the last training samples are held out
-    evaluate_on: str = "test"  # or validation
+    evaluate_on: Literal["test", "validation"] = "test"  # or validation
     criterion_exemplars: int = 32  # drawn of every new class for the criterion
     pairing: str = "one-to-one"  # or all-pairs
     average: str = "sample"  # of the memory's gradient: sample (Algorithm 1) or class (Eq. 5)

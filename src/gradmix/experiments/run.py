@@ -26,7 +26,9 @@ from gradmix.randomness import RandomStreams
 from gradmix.training.loop import EpochDone, Event, TaskDone, Training
 
 
-def run(config: RunConfig, on_event: Callable[[Training, Event], object] | None = None) -> RunResult:
+def run(
+    config: RunConfig, on_event: Callable[[Training, Event], object] | None = None
+) -> RunResult:
     """Train and evaluate; `on_event` sees every event of the loop as it happens."""
     started = time.perf_counter()
     with _threads(config.threads):
@@ -52,9 +54,7 @@ def load_benchmark(config: RunConfig) -> Benchmark:
     """The data set of a configuration, cut into tasks."""
     data = load_dataset(config.data).hold_out(config.validation)
     increments = config.increments[0] if len(config.increments) == 1 else config.increments
-    return split_into_tasks(
-        data, increments, config.class_order, evaluate_on=config.evaluate_on
-    )
+    return split_into_tasks(data, increments, config.class_order, evaluate_on=config.evaluate_on)
 
 
 def make_fabric(device: str, precision: str) -> Fabric:
@@ -82,15 +82,13 @@ def build_method(
         model = build_model(config.model, shape, num_outputs).to(device)
     if config.precision == "64-true":
         model.double()
-    memory = ReplayMemory(
-        exemplars_per_class=config.exemplars_per_class, total=config.memory_total
-    )
+    memory = ReplayMemory(exemplars_per_class=config.exemplars_per_class, total=config.memory_total)
     mixer = Mixer(
         config.recipe,
         num_outputs,
         host=streams.host("mixing"),
         generator=streams.device("mixing"),
-        mix_points=model.mix_points,
+        mix_points=int(getattr(model, "mix_points", 1)),
         exemplars_per_class=config.criterion_exemplars,
         pairing=config.pairing,
         average=config.average,
@@ -115,9 +113,8 @@ class _Record:
     def __init__(self, training: Training, initial: Tensor) -> None:
         self.training = training
         benchmark = training.benchmark
-        self.totals = sum(
-            task.test.y.bincount(minlength=len(benchmark.class_names)) for task in benchmark.tasks
-        )
+        labels = torch.cat([task.test.y for task in benchmark.tasks])
+        self.totals = labels.bincount(minlength=len(benchmark.class_names))
         self.initial = self._by_task(initial)
         self.accuracy: list[list[float]] = []
         self.class_accuracy: list[list[float]] = []

@@ -24,9 +24,7 @@ def remix_shares(y: Tensor, partner_y: Tensor, lam: float, counts: Tensor) -> Te
     return shares
 
 
-def soft_targets(
-    y: Tensor, partner_y: Tensor, shares: Tensor | float, num_outputs: int
-) -> Tensor:
+def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor | float, num_outputs: int) -> Tensor:
     """`shares` of the own label plus the rest of the partner's, (B, C)."""
     targets = torch.zeros(len(y), num_outputs, device=y.device)
     if not isinstance(shares, Tensor):

@@ -94,7 +94,8 @@ def parse_recipe(text: str, alpha: float | None = None) -> Recipe | None:
     if text in RECIPES:
         recipe = RECIPES[text]
     elif len(axes) == 3:
-        recipe = Recipe(*axes, alpha=_usual_alpha(*axes[:2]))
+        partners, blend, labels = axes
+        recipe = Recipe(partners, blend, labels, _usual_alpha(partners, blend))
     else:
         raise UnknownNameError("mix", text, (*ABOUT, "partners:blend:labels"))
     return recipe if alpha is None else replace(recipe, alpha=alpha)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -25,8 +26,7 @@ class MLP(nn.Module):
             raise InputError(f"hidden is {tuple(hidden)}; give one or more widths of at least 1")
         widths = [inputs, *hidden]
         self.hidden = nn.ModuleList(
-            nn.Linear(fan_in, fan_out)
-            for fan_in, fan_out in zip(widths, widths[1:], strict=False)  # neighbours
+            nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(widths)
         )
         self.head = nn.Linear(widths[-1], outputs)
         self.mix_points = len(widths)

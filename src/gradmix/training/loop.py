@@ -135,6 +135,7 @@ class Training:
         """All epochs of a stage. An incomplete last batch of new data is dropped."""
         at, method = self.position, self.method
         optimizer = self.fabric.setup_optimizers(method.optimizer)
+        assert not isinstance(optimizer, tuple)  # one in, one out
         batch_size = min(method.settings.batch_size, method.pool.num_new)
         steps = method.pool.num_new // batch_size
         method.model.train()
