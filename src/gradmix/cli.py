@@ -15,6 +15,7 @@ from gradmix import __version__
 from gradmix.errors import GradMixError, InputError
 
 if TYPE_CHECKING:
+    from gradmix.data import Benchmark
     from gradmix.experiments.config import RunConfig
     from gradmix.experiments.results import ResultFolder, RunResult
 
@@ -151,6 +152,7 @@ def run(
     """
     from gradmix.experiments.config import configs_for_seeds
     from gradmix.experiments.results import ResultFolder
+    from gradmix.experiments.run import load_benchmark
 
     configs = configs_for_seeds(
         data,
@@ -179,8 +181,9 @@ def run(
         device=device,
         precision=precision,
     )
+    benchmark = load_benchmark(configs[0])
     folder = ResultFolder(out)
-    results, finished = _run_all(configs, folder, again=again)
+    results, finished = _run_all(configs, benchmark, folder, again=again)
     if as_json:
         print(json.dumps([_summary(result, folder) for result in results], indent=2))  # noqa: T201
     elif results:
@@ -193,7 +196,11 @@ def run(
 
 
 def _run_all(
-    configs: list[RunConfig], folder: ResultFolder | None, *, again: bool = False
+    configs: list[RunConfig],
+    benchmark: Benchmark,
+    folder: ResultFolder | None,
+    *,
+    again: bool = False,
 ) -> tuple[list[RunResult], bool]:
     """Run what is not there yet; results so far, and whether all of them."""
     from gradmix.experiments.run import run as run_one
@@ -208,7 +215,8 @@ def _run_all(
                     messages.print(f"seed {config.seed}: kept from before (--again repeats it)")
                     results.append(known)
                     continue
-                result = run_one(config, follow(progress, config, every_task=folder is not None))
+                observe = follow(progress, config, every_task=folder is not None)
+                result = run_one(config, observe, benchmark)
                 if folder is not None:
                     folder.save(result)
                 results.append(result)
@@ -234,6 +242,7 @@ def _summary(result: RunResult, folder: ResultFolder) -> dict[str, Any]:
 def demo() -> None:
     """Show in under a minute what GradMix buys over plain replay, Mixup and Remix."""
     from gradmix.experiments.demo import MIXES, SEEDS, demo_configs
+    from gradmix.experiments.run import load_benchmark
     from gradmix.terminal import forgetting_chart, results_table
 
     configs = demo_configs()
@@ -246,7 +255,7 @@ def demo() -> None:
         f"{SEEDS[0]} to {SEEDS[-1]}, whichever row wins.",
         soft_wrap=True,
     )
-    results, finished = _run_all(configs, folder=None)
+    results, finished = _run_all(configs, load_benchmark(configs[0]), folder=None)
     rows = {
         "ER" if mix == "none" else f"ER + {mix}": [r for r in results if r.config["mix"] == mix]
         for mix in MIXES

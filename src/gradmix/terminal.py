@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from gradmix.experiments.config import RunConfig
     from gradmix.experiments.results import RunResult
-    from gradmix.training.loop import Event, Training
+    from gradmix.training.loop import Event, TaskDone, Training
 
 REFRESH_SECONDS = 0.1
 BARS = "▁▂▃▄▅▆▇█"
@@ -70,15 +70,22 @@ def follow(
             classes = [label for task in seen for label in task.classes]
             accuracy = float(event.correct[classes].sum()) / sum(len(t.test.y) for t in seen)
             if every_task:
-                replay = f"replay {event.replay_batch}" if event.task else "no replay yet"
                 progress.console.print(
-                    f"{name}  task {event.task + 1}/{len(tasks)}: accuracy on classes seen "
-                    f"{accuracy:.3f}, {last_loss}, {replay}, memory {event.memory_size}"
+                    f"{name} · task {event.task + 1}/{len(tasks)} · accuracy {accuracy:.3f} · "
+                    f"{last_loss} · memory {event.memory_size}{_short_replay(event, config)}",
+                    soft_wrap=True,
                 )
             if event.task + 1 == len(tasks):
                 progress.remove_task(bar)
 
     return observe
+
+
+def _short_replay(event: TaskDone, config: RunConfig) -> str:
+    """A remark where the memory was too small for the replay batch."""
+    if event.task == 0 or event.replay_batch == config.replay_batch_size:
+        return ""
+    return f" · replayed all {event.replay_batch} per step, fewer than {config.replay_batch_size}"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -89,9 +96,8 @@ def spread(values: Sequence[float]) -> str:
 
 def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     """One row for each label: the headline metrics over its results."""
-    table = Table(
-        "", "seeds", "average accuracy", "final accuracy", "forgetting", "seconds per run"
-    )
+    columns = ("average accuracy", "final accuracy", "forgetting")
+    table = Table("", "seeds", *(Column(name, no_wrap=True) for name in columns), "seconds")
     for label, results in rows.items():
         metric = {
             key: spread([result.metrics[key] for result in results])

@@ -27,12 +27,17 @@ from gradmix.training.loop import EpochDone, Event, TaskDone, Training
 
 
 def run(
-    config: RunConfig, on_event: Callable[[Training, Event], object] | None = None
+    config: RunConfig,
+    on_event: Callable[[Training, Event], object] | None = None,
+    benchmark: Benchmark | None = None,
 ) -> RunResult:
-    """Train and evaluate; `on_event` sees every event of the loop as it happens."""
+    """Train and evaluate; `on_event` sees every event of the loop as it happens.
+
+    `benchmark` is what `load_benchmark(config)` gives, for those who have it already.
+    """
     started = time.perf_counter()
     with _threads(config.threads):
-        training = prepare(config)
+        training = prepare(config, load_benchmark(config) if benchmark is None else benchmark)
         initial = training.evaluate()
         record = _Record(training, initial)
         for event in training.events():
@@ -42,9 +47,8 @@ def run(
     return record.result(config, time.perf_counter() - started)
 
 
-def prepare(config: RunConfig) -> Training:
+def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
     """Everything a run needs, ready to train."""
-    benchmark = load_benchmark(config)
     fabric = make_fabric(config.device, config.precision)
     streams = RandomStreams(config.seed, fabric.device)
     return Training(benchmark, build_method(config, benchmark, streams, fabric.device), fabric)
