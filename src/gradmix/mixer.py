@@ -168,7 +168,7 @@ class Mixer:
     def state_dict(self) -> dict[str, Any]:
         """The pair table and counts; the generators belong to whoever passed them."""
         pairs = {} if self.pairs is None else vars(self.pairs)
-        return {"counts": self.counts, "pairs": dict(pairs)}
+        return {"counts": self.counts.clone(), "pairs": dict(pairs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved table and counts; `begin_task` gave the pool."""
