@@ -25,7 +25,7 @@ class Normalise:
     def __call__(self, x: Tensor) -> Tensor:
         """Inputs of stored samples, (N, C, H, W) or (N, d)."""
         shape = (-1, *(1,) * (x.ndim - 2))  # channels first: images (N, C, H, W), rows (N, d)
-        return x.float().sub_(self._mean.view(shape)).mul_(self._scale.view(shape))
+        return (x.float() - self._mean.view(shape)).mul_(self._scale.view(shape))
 
 
 class Pool:
