@@ -16,7 +16,12 @@ Matrix = npt.ArrayLike
 
 
 def _square(matrix: Matrix) -> npt.NDArray[np.float64]:
-    a = np.asarray(matrix, dtype=np.float64)
+    try:
+        a = np.asarray(matrix, dtype=np.float64)
+    except ValueError as error:
+        raise InputError(
+            "matrix has rows of unequal length or no numbers; fill the tasks not yet learned"
+        ) from error
     if a.ndim != 2 or a.shape[0] != a.shape[1] or not a.size:
         raise InputError(f"matrix has shape {a.shape}; give a square one, a row per task learned")
     return a
