@@ -80,8 +80,11 @@ class ReplayMemory:
                 f"{len(x)} samples, {len(y)} labels and {len(priority)} priorities; "
                 "give as many of each, at least one"
             )
-        if y.dtype != torch.int64 or int(y.min()) < 0:
-            raise InputError(f"labels are {y.dtype} from {y.min()}; they must be int64 from 0 on")
+        if y.dtype != torch.int64 or y.ndim != 1 or int(y.min()) < 0:
+            raise InputError(
+                f"labels are {y.dtype} of shape {tuple(y.shape)} from {y.min()}; "
+                "they must be int64 (N,) from 0 on"
+            )
         if len(self) and (x.shape[1:] != self.x.shape[1:] or x.dtype != self.x.dtype):
             raise InputError(
                 f"samples of shape {tuple(x.shape[1:])} and {x.dtype} do not fit a memory of "
