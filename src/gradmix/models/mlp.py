@@ -35,6 +35,8 @@ class MLP(nn.Module):
         self, x: Tensor, mix: Callable[[Tensor], Tensor] | None = None, at: int | None = None
     ) -> Tensor:
         """The input of the head, (B, width of the last hidden layer)."""
+        if mix is not None and at not in range(self.mix_points):
+            raise InputError(f"at is {at}; this network mixes at layers 0 to {self.mix_points - 1}")
         h = x.flatten(1)
         if mix is not None and at == 0:
             h = mix(h)
