@@ -54,6 +54,8 @@ def embed(model: nn.Module, head: nn.Linear, x: Tensor, y: Tensor) -> Exemplars:
             f"pass as head= the layer that is used once per sample"
         )
     logits = head(embeddings)
+    if not bool(torch.isfinite(logits).all()):
+        raise InputError("model gives NaN or infinite logits; its training has diverged")
     if logits.shape != outputs.shape or not torch.allclose(logits, outputs, atol=1e-4, rtol=1e-3):
         raise InputError(
             f"head {head} does not give the model's output; pass the final linear layer as head="
