@@ -263,10 +263,12 @@ class GradMix:
         head = find_head(model) if self._head is None else self._head
         for name, (x, y) in (("memory", memory), ("current", current)):
             _check_samples(name, x, y, head.out_features, may_be_empty=name == "memory")
+        if len(memory[1]):
+            _check_form("memory", memory[0], current[0])
         mixer = self._new_mixer(head.out_features)
         mixer.begin_task(_TensorPool(current, memory))
         mixer.refresh(model, head)
-        self._mixer = mixer
+        self._mixer, self._current = mixer, current[0]
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Mixed inputs and soft targets (B, outputs of the head) of one batch."""
@@ -274,6 +276,7 @@ class GradMix:
         if mixer is None:
             raise InputError("call refresh(model, memory=…, current=…) before mixing a batch")
         _check_samples("batch", x, y, mixer.num_outputs, may_be_empty=False)
+        _check_form("batch", x, self._current)
         unknown = set(y.tolist()) - set(mixer.classes.tolist())
         if unknown:
             raise InputError(
@@ -313,3 +316,11 @@ def _check_samples(name: str, x: Tensor, y: Tensor, num_outputs: int, may_be_emp
         raise InputError(f"{name} inputs are {x.dtype}; give floating-point network inputs")
     if not bool(torch.isfinite(x).all()):
         raise InputError(f"{name} inputs have NaN or infinite values")
+
+
+def _check_form(name: str, x: Tensor, current: Tensor) -> None:
+    if x.shape[1:] != current.shape[1:] or x.dtype != current.dtype:
+        raise InputError(
+            f"{name} inputs are {x.dtype} of shape {tuple(x.shape)}, current's are "
+            f"{current.dtype} of shape {tuple(current.shape)}; give all in the form batches have"
+        )
