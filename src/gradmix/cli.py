@@ -86,9 +86,10 @@ def parse_seeds(texts: list[str]) -> list[int]:
     seeds: list[int] = []
     for text in texts:
         first, dash, last = text.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        last = last if dash else first
+        if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
             raise InputError(f"seeds has {text!r}; give numbers or ranges, like 0 1 2 or 0-4")
-        seeds += range(int(first), int(last if dash else first) + 1)
+        seeds += range(int(first), int(last) + 1)
     return seeds
 
 
@@ -141,9 +142,7 @@ def run(
     average: Annotated[str | None, typer.Option(help="sample or class.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of PyTorch. [default: 1]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed or 64-true.")
-    ] = None,
+    precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = None,
 ) -> None:
     """Learn a data set class by class, once for every seed, and write a result file for each.
 

@@ -30,7 +30,7 @@ def put(folder: Path, name: str, content: bytes) -> Path:
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
 
 

@@ -105,10 +105,7 @@ def test_every_mix_starts_from_the_same_weights_and_sees_the_same_batches():
     def first_batches(mix):
         run = training(mix)
         start = run.method.model.head.weight.clone()
-        orders = []
-        for event in run.events():
-            if isinstance(event, StepDone):
-                orders.append(run._order)
+        orders = [run._order for event in run.events() if isinstance(event, StepDone)]
         return start, torch.cat(orders)
 
     for a, b in zip(first_batches("none"), first_batches("gradmix+"), strict=True):

@@ -6,13 +6,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from gradmix.criterion import PAIRINGS
 from gradmix.data import DATASETS
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import METHODS, Settings
 from gradmix.mixing import Recipe, parse_recipe
 from gradmix.models import MODELS
 
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+
+AT_LEAST = {
+    "seed": 0,
+    "threads": 1,
+    "exemplars_per_class": 1,
+    "memory_total": 1,
+    "criterion_exemplars": 1,
+    "validation": 0,
+}
+"""The smallest values that make sense; `Settings` has those of training."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class RunConfig:
     average: str = "sample"  # of the memory's gradient: sample (Algorithm 1) or class (Eq. 5)
     threads: int = 1  # of PyTorch on the CPU; results depend on it in the last bits
     device: str = "auto"  # auto, cpu, cuda, mps, cuda:1 …
-    precision: str = "32-true"  # or bf16-mixed, 16-mixed, 64-true
+    precision: str = "32-true"  # or bf16-mixed, 16-mixed
 
     def __post_init__(self) -> None:
         for kind, name, known in (
@@ -52,13 +63,15 @@ class RunConfig:
             ("model", self.model, MODELS),
             ("precision", self.precision, PRECISIONS),
             ("evaluate_on", self.evaluate_on, ("test", "validation")),
+            ("pairing", self.pairing, PAIRINGS),
+            ("average", self.average, ("sample", "class")),
         ):
             if name not in known:
                 raise UnknownNameError(kind, name, known)
-        if self.threads < 1:
-            raise InputError(f"threads is {self.threads}; give 1 or more")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; give 0 or more")
+        for name, least in AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}; give {least} or more")
         if self.memory_total is not None and self.exemplars_per_class is not None:
             # A total replaces the number per class, which has a default.
             object.__setattr__(self, "exemplars_per_class", None)

@@ -57,6 +57,11 @@ def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
 def load_benchmark(config: RunConfig) -> Benchmark:
     """The data set of a configuration, cut into tasks."""
     data = load_dataset(config.data).hold_out(config.validation)
+    if config.memory_total is not None and config.memory_total < len(data.class_names):
+        raise InputError(
+            f"memory_total is {config.memory_total}; {config.data} has "
+            f"{len(data.class_names)} classes, and each needs at least one exemplar"
+        )
     increments = config.increments[0] if len(config.increments) == 1 else config.increments
     return split_into_tasks(data, increments, config.class_order, evaluate_on=config.evaluate_on)
 
@@ -84,8 +89,6 @@ def build_method(
     shape = benchmark.tasks[0].train.x.shape[1:]
     with streams.for_construction("weights"):
         model = build_model(config.model, shape, num_outputs).to(device)
-    if config.precision == "64-true":
-        model.double()
     memory = ReplayMemory(exemplars_per_class=config.exemplars_per_class, total=config.memory_total)
     mixer = Mixer(
         config.recipe,

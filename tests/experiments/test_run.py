@@ -1,0 +1,118 @@
+"""Whole runs on the embedded digits."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+
+from gradmix import config_for, run
+from gradmix.errors import InputError
+from gradmix.experiments.run import load_benchmark, make_fabric
+from gradmix.metrics import all_metrics
+
+
+def quick(**changes):
+    return config_for("digits", **{"epochs": 2, **changes})
+
+
+@pytest.fixture(scope="module")
+def result():
+    return run(quick())
+
+
+def test_a_result_is_complete_and_consistent(result):
+    sizes = [t["train"] for t in result.tasks]
+    assert sum(sizes) + sum(t["test"] for t in result.tasks) == 1797
+    assert [t["classes"] for t in result.tasks] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert [t["memory"] for t in result.tasks] == [8, 16, 24, 32, 40]
+    assert [t["replay_batch"] for t in result.tasks] == [0, 8, 16, 16, 16]
+    assert np.shape(result.accuracy) == (5, 5)
+    assert np.shape(result.class_accuracy) == (5, 10)
+    assert np.shape(result.pair_counts) == (5, 10, 10)
+    assert len(result.epochs) == 10
+    rates = [e["negative_rate"] for e in result.epochs]
+    assert rates[:2] == [None, None]
+    assert all(0 <= rate <= 1 for rate in rates[2:])
+    assert result.metrics == all_metrics(result.accuracy, result.initial_accuracy)
+    assert result.metrics["average_accuracy"] > 0.5
+    assert result.class_names == [str(n) for n in range(10)]
+    assert set(result.seconds) == {"train", "criterion", "evaluate", "total"}
+    assert result.seconds["total"] > result.seconds["train"] > 0
+    assert result.versions["torch"] == torch.__version__
+
+
+def test_task_accuracy_is_the_mean_over_its_test_samples(result):
+    benchmark = load_benchmark(quick())
+    for task in benchmark.tasks:
+        counts = task.test.y.bincount(minlength=10).numpy()[list(task.classes)]
+        by_class = np.array(result.class_accuracy)[:, list(task.classes)]
+        column = np.array(result.accuracy)[:, task.classes[0] // 2]
+        assert np.allclose(by_class @ counts / counts.sum(), column)
+
+
+def test_the_same_seed_twice_is_the_same_result_but_for_the_times(result):
+    def without_times(r):
+        return json.dumps({k: v for k, v in asdict(r).items() if k != "seconds"})
+
+    assert without_times(run(quick())) == without_times(result)
+    assert run(quick(seed=1)).accuracy != result.accuracy
+
+
+def test_seed_and_class_order_are_independent():
+    shuffled = run(quick(class_order="seed:1993", epochs=1))
+    assert shuffled.class_order == [4, 2, 7, 6, 0, 3, 5, 8, 9, 1]
+    assert shuffled.class_names[:2] == ["4", "2"]
+
+
+def test_global_random_state_and_threads_are_left_alone():
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+    threads = torch.get_num_threads()
+    run(quick(epochs=1, threads=2))
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert (np.random.get_state()[1] == numpy_state).all()
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed"])
+def test_other_precisions_learn_too(precision):
+    assert run(quick(precision=precision)).metrics["average_accuracy"] > 0.5
+
+
+def test_a_fixed_total_memory():
+    tasks = run(quick(memory_total=20, epochs=1)).tasks
+    assert [t["memory"] for t in tasks] == [20] * 5
+
+
+def test_uneven_increments_and_validation():
+    config = quick(increments=(4, 1, 5), validation=100, evaluate_on="validation", epochs=1)
+    result = run(config)
+    assert [len(t["classes"]) for t in result.tasks] == [4, 1, 5]
+    assert sum(t["test"] for t in result.tasks) == 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"increments": (3,)}, "increments"),
+        ({"increments": (20,)}, "increments"),
+        ({"increments": (5, 5, 1)}, "increments"),
+        ({"class_order": (0, 0, 1, 2, 3, 4, 5, 6, 7, 8)}, "class_order"),
+        ({"validation": 5000}, "count"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        load_benchmark(quick(**changes))
+
+
+@pytest.mark.parametrize("device", ["cuda:x", "tpuu"])
+def test_unusable_devices_are_refused(device):
+    with pytest.raises(InputError, match="device is"):
+        make_fabric(device, "32-true")
+
+
+def test_a_total_that_cannot_hold_the_classes_is_refused_before_training():
+    with pytest.raises(InputError, match="memory_total is 9"):
+        load_benchmark(quick(memory_total=9))
