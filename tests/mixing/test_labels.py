@@ -1,0 +1,89 @@
+"""Labels of a mix: Remix branch by branch, and targets that are distributions."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradmix.mixing.labels import KAPPA, TAU, remix_shares, soft_targets
+
+COUNTS = torch.tensor([30, 10, 11, 0, 300])
+
+
+def test_remix_has_the_values_of_its_authors():
+    assert (KAPPA, TAU) == (3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "lam", "share"),
+    [
+        pytest.param(0, 1, 0.4, 0.0, id="own exactly κ times the other, small λ"),
+        pytest.param(0, 1, 0.5, 0.5, id="own exactly κ times the other, λ at τ"),
+        pytest.param(0, 1, 0.6, 0.6, id="own exactly κ times the other, large λ"),
+        pytest.param(1, 0, 0.6, 1.0, id="other exactly κ times the own, large λ"),
+        pytest.param(1, 0, 0.5, 0.5, id="other exactly κ times the own, 1 − λ at τ"),
+        pytest.param(1, 0, 0.4, 0.4, id="other exactly κ times the own, small λ"),
+        pytest.param(0, 2, 0.1, 0.1, id="own just under κ times the other"),
+        pytest.param(2, 0, 0.9, 0.9, id="other just under κ times the own"),
+        pytest.param(4, 1, 0.49, 0.0, id="own far above κ"),
+        pytest.param(1, 4, 0.51, 1.0, id="other far above κ"),
+        pytest.param(1, 1, 0.1, 0.1, id="a class with itself, small λ"),
+        pytest.param(4, 4, 0.9, 0.9, id="a class with itself, large λ"),
+        pytest.param(0, 1, 0.0, 0.0, id="λ of 0"),
+        pytest.param(0, 1, 1.0, 1.0, id="λ of 1"),
+    ],
+)
+def test_remix_by_hand(own, other, lam, share):
+    shares = remix_shares(torch.tensor([own]), torch.tensor([other]), lam, COUNTS)
+    assert shares.tolist() == pytest.approx([share])
+    assert shares.dtype == torch.float32
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8),
+    st.integers(0, 64).map(lambda k: k / 64),  # so that 1 − λ is exact
+    st.lists(st.integers(1, 100), min_size=5, max_size=5),
+)
+def test_remix_is_fair_to_both_sides(pairs, lam, counts):
+    """Seen from the partner, with 1 − λ, the shares are the rest."""
+    y, partner_y = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    counts = torch.tensor(counts)
+    there = remix_shares(y, partner_y, lam, counts)
+    back = remix_shares(partner_y, y, 1 - lam, counts)
+    torch.testing.assert_close(there + back, torch.ones(len(y)))
+
+
+def test_targets_by_hand():
+    targets = soft_targets(torch.tensor([0, 2, 1]), torch.tensor([3, 0, 1]), 0.75, 5)
+    assert targets.tolist() == [[0.75, 0, 0, 0.25, 0], [0.25, 0, 0.75, 0, 0], [0, 1, 0, 0, 0]]
+    assert targets.dtype == torch.float32
+
+
+def test_targets_with_a_share_for_every_row():
+    shares = torch.tensor([0.0, 1.0, 0.25])
+    targets = soft_targets(torch.tensor([0, 0, 0]), torch.tensor([1, 1, 0]), shares, 2)
+    assert targets.tolist() == [[0, 1], [1, 0], [1, 0]]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8),
+    st.floats(0, 1),
+    st.booleans(),
+)
+def test_targets_are_distributions(pairs, lam, per_row):
+    y, partner_y = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    shares = torch.full((len(y),), lam) if per_row else lam
+    targets = soft_targets(y, partner_y, shares, 7)
+    assert targets.shape == (len(y), 7)
+    assert bool((targets >= 0).all())
+    torch.testing.assert_close(targets.sum(1), torch.ones(len(y)))
+    for row, (own, other) in enumerate(pairs):
+        assert targets[row, own].item() == pytest.approx(1 if own == other else lam, abs=1e-6)
+
+
+def test_a_ratio_of_one_gives_the_own_label_and_of_zero_the_partners():
+    y, partner_y = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 2])
+    assert torch.equal(soft_targets(y, partner_y, 1.0, 4), torch.eye(4)[y])
+    assert torch.equal(soft_targets(y, partner_y, 0.0, 4), torch.eye(4)[partner_y])

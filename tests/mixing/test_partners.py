@@ -1,0 +1,196 @@
+"""Partners: who is replaced, by whom, and that every draw is as uniform as it says."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradmix.mixing.partners import (
+    DRAW,
+    ClassIndex,
+    class_balanced,
+    gradient,
+    gradient_keep_original,
+    shuffle,
+)
+from gradmix.mixing.recipes import PARTNERS
+from gradmix.types import PairTable
+
+OUTPUTS = 12
+CLASSES = torch.tensor([3, 7, 9])  # with gaps, fewer than the outputs
+POOL = torch.tensor([7, 3, 9, 7, 7, 3, 9, 7, 9, 9])
+SCORES = torch.tensor(
+    [
+        [-1.0, 2.0, 0.5],  # 3: harmed by itself, best with 7
+        [1.0, 0.0, -2.0],  # 7: harmed by 9; 0 is not below 0; best with 3
+        [-3.0, -1.0, -2.0],  # 9: harmed by all, least by 7
+    ]
+)
+NEGATIVE = {(3, 3), (7, 9), (9, 3), (9, 7), (9, 9)}
+BEST = {3: 7, 7: 3, 9: 7}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def table():
+    return PairTable.from_scores(CLASSES, SCORES)
+
+
+def index():
+    return ClassIndex(POOL, OUTPUTS)
+
+
+def near(observed, expected, trials, sigmas=4.5):
+    """Within `sigmas` standard deviations of a binomial with the expected share."""
+    return abs(observed - trials * expected) < sigmas * math.sqrt(
+        trials * expected * (1 - expected)
+    )
+
+
+def test_every_kind_has_a_draw():
+    assert tuple(DRAW) == PARTNERS
+    assert list(DRAW.values()) == [shuffle, class_balanced, gradient, gradient_keep_original]
+
+
+def test_class_index_by_hand():
+    of = index()
+    assert of.counts.tolist() == [0, 0, 0, 2, 0, 0, 0, 4, 0, 4, 0, 0]
+    assert of.classes.tolist() == [3, 7, 9]
+    assert of.order.tolist() == [1, 5, 0, 3, 4, 7, 2, 6, 8, 9]
+
+
+def test_a_draw_within_a_class_is_uniform_over_its_samples():
+    trials = 3000
+    for label in (3, 7, 9):
+        drawn = index().draw(torch.full((trials,), label), seeded(label))
+        members = (label == POOL).nonzero().squeeze(1)
+        counts = drawn.bincount(minlength=len(POOL))
+        assert counts.sum() == counts[members].sum() == trials
+        assert all(near(int(counts[k]), 1 / len(members), trials) for k in members)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, OUTPUTS - 1), min_size=1, max_size=30), st.integers(0, 2**31))
+def test_a_draw_has_the_class_asked_for(labels, seed):
+    y = torch.tensor(labels)
+    assert torch.equal(y[ClassIndex(y, OUTPUTS).draw(y, seeded(seed))], y)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.sampled_from([3, 7, 9]), min_size=1, max_size=30), st.integers(0, 2**31))
+def test_shuffle_is_a_permutation(labels, seed):
+    rows, replaced, drawn = shuffle(torch.tensor(labels), index(), None, seeded(seed))
+    assert sorted(rows.tolist()) == list(range(len(labels)))
+    assert replaced is None
+    assert drawn is None
+
+
+def test_shuffle_reaches_every_permutation_equally():
+    generator, trials, seen = seeded(1), 3000, {}
+    for _ in range(trials):
+        rows = tuple(shuffle(torch.tensor([3, 7, 9]), index(), None, generator).rows.tolist())
+        seen[rows] = seen.get(rows, 0) + 1
+    assert len(seen) == 6
+    assert all(near(count, 1 / 6, trials) for count in seen.values())
+
+
+def test_class_balanced_draws_classes_evenly_and_samples_evenly_within():
+    pool = torch.tensor([3] * 1 + [7] * 10 + [9] * 100)
+    y = torch.full((6000,), 9)
+    rows, replaced, drawn = class_balanced(y, ClassIndex(pool, OUTPUTS), None, seeded(2))
+    assert rows.tolist() == list(range(len(y)))
+    assert bool(replaced.all())
+    labels = pool[drawn]
+    for label in (3, 7, 9):
+        assert near(int((labels == label).sum()), 1 / 3, len(y))
+    counts = drawn.bincount(minlength=len(pool))
+    assert near(int(counts[0]), 1 / 3, len(y))
+    assert all(near(int(count), 1 / 30, len(y)) for count in counts[1:11])
+    assert all(near(int(count), 1 / 300, len(y)) for count in counts[11:])
+
+
+batches = st.lists(st.sampled_from([3, 7, 9]), min_size=1, max_size=30)
+
+
+@settings(deadline=None, max_examples=100)
+@given(batches, st.integers(0, 2**31))
+def test_gradient_replaces_exactly_the_pairs_in_s_minus(labels, seed):
+    y = torch.tensor(labels)
+    rows, replaced, drawn = gradient(y, index(), table(), seeded(seed))
+    assert torch.equal(rows, shuffle(y, index(), None, seeded(seed)).rows)
+    for i, own in enumerate(labels):
+        assert bool(replaced[i]) == ((own, labels[rows[i]]) in NEGATIVE)
+        assert POOL[drawn[i]] == BEST[own]
+
+
+@settings(deadline=None, max_examples=50)
+@given(batches, st.integers(0, 2**31))
+def test_a_re_paired_sample_leaves_s_minus_unless_its_best_is_in_it(labels, seed):
+    y = torch.tensor(labels)
+    rows, replaced, drawn = gradient(y, index(), table(), seeded(seed))
+    partner_y = torch.where(replaced, POOL[drawn], y[rows])
+    for own, other in zip(labels, partner_y.tolist(), strict=True):
+        assert (own, other) not in NEGATIVE or (own == 9 and other == 7)
+
+
+def test_gradient_draws_the_best_class_uniformly_over_the_whole_pool():
+    y = torch.full((4000,), 9)
+    _, replaced, drawn = gradient(y, index(), table(), seeded(4))
+    assert bool(replaced.all())
+    counts = drawn.bincount(minlength=len(POOL))
+    assert counts.nonzero().squeeze(1).tolist() == [0, 3, 4, 7]  # all that are of class 7
+    assert all(near(int(counts[k]), 1 / 4, len(y)) for k in (0, 3, 4, 7))
+
+
+def test_gradient_without_harmful_pairs_is_shuffle():
+    y = torch.tensor([3, 7, 9, 9, 7])
+    harmless = PairTable.from_scores(CLASSES, SCORES.abs())
+    rows, replaced, _ = gradient(y, index(), harmless, seeded(5))
+    assert not bool(replaced.any())
+    assert torch.equal(rows, shuffle(y, index(), None, seeded(5)).rows)
+
+
+@settings(deadline=None, max_examples=100)
+@given(batches, st.integers(0, 2**31))
+def test_keep_original_partners_harmed_rows_with_themselves(labels, seed):
+    y = torch.tensor(labels)
+    rows, replaced, drawn = gradient_keep_original(y, index(), table(), seeded(seed))
+    assert replaced is None
+    assert drawn is None
+    shuffled = shuffle(y, index(), None, seeded(seed)).rows
+    for i, (kept, other) in enumerate(zip(rows.tolist(), shuffled.tolist(), strict=True)):
+        assert kept == (i if (labels[i], labels[other]) in NEGATIVE else other)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "gradient-keep-original", "shuffle"])
+def test_relabelling_the_classes_changes_no_partner(kind):
+    other = torch.zeros(OUTPUTS, dtype=torch.int64)
+    other[CLASSES] = torch.tensor([10, 0, 4])  # 7 < 9 < 3 from now on
+    y = POOL[torch.randint(len(POOL), (50,), generator=seeded(6))]
+    order = other[CLASSES].argsort()
+    relabelled = PairTable.from_scores(other[CLASSES][order], SCORES[order][:, order])
+    before = DRAW[kind](y, index(), table(), seeded(7))
+    after = DRAW[kind](other[y], ClassIndex(other[POOL], OUTPUTS), relabelled, seeded(7))
+    for one, two in zip(before, after, strict=True):
+        assert (one is None and two is None) or torch.equal(one, two)
+
+
+@pytest.mark.parametrize("kind", PARTNERS)
+def test_same_seed_same_partners(kind):
+    y = POOL.repeat(3)
+    first, second, third = (DRAW[kind](y, index(), table(), seeded(s)) for s in (8, 8, 9))
+    for one, two in zip(first, second, strict=True):
+        assert one is two is None or torch.equal(one, two)
+    chosen = [p.rows if p.drawn is None else p.drawn for p in (first, third)]
+    assert not torch.equal(*chosen)
+
+
+@pytest.mark.parametrize("kind", PARTNERS)
+def test_the_global_generator_is_left_alone(kind):
+    before = torch.get_rng_state()
+    DRAW[kind](POOL, index(), table(), seeded())
+    assert torch.equal(torch.get_rng_state(), before)

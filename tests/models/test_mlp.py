@@ -1,0 +1,103 @@
+"""The MLP: shapes, its arithmetic by hand, and where it lets hidden states be mixed."""
+
+import pytest
+import torch
+from torch import nn
+
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.models import MLP, MODELS, build_model
+from gradmix.randomness import RandomStreams
+
+X = torch.rand(5, 1, 2, 3, generator=torch.Generator().manual_seed(0))
+
+
+def by_hand(model, x):
+    """The hidden state of every mix point."""
+    states = [x.flatten(1)]
+    for layer in model.hidden:
+        states.append((states[-1] @ layer.weight.T + layer.bias).clamp(min=0))
+    return states
+
+
+@pytest.mark.parametrize("hidden", [(4,), (4, 7), (4, 7, 2)])
+def test_forward_is_relu_layers_and_a_linear_head(hidden):
+    model = MLP(6, 3, hidden)
+    states = by_hand(model, X)
+    assert [state.shape[1] for state in states] == [6, *hidden]
+    assert model.mix_points == len(hidden) + 1
+    torch.testing.assert_close(model.features(X), states[-1])
+    logits = states[-1] @ model.head.weight.T + model.head.bias
+    assert logits.shape == (5, 3)
+    torch.testing.assert_close(model(X), logits)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_mix_sees_the_state_of_its_layer_and_replaces_it(at):
+    model = MLP(6, 3, (4, 7))
+    seen = []
+
+    def mix(h):
+        seen.append(h)
+        return -h
+
+    features = model.features(X, mix, at)
+    assert len(seen) == 1
+    torch.testing.assert_close(seen[0], by_hand(model, X)[at])
+    h = -seen[0]
+    for layer in model.hidden[at:]:
+        h = layer(h).relu()
+    torch.testing.assert_close(features, h)
+    torch.testing.assert_close(model(X, mix, at), model.head(h))
+
+
+@pytest.mark.parametrize("at", [-1, 3, None])
+def test_a_mix_at_no_layer_is_refused(at):
+    with pytest.raises(InputError, match=f"at is {at}"):
+        MLP(6, 3, (4, 7))(X, lambda h: h, at)
+
+
+def test_the_default_is_the_papers():
+    assert [layer.out_features for layer in MLP(784, 10).hidden] == [256, 256]
+
+
+def test_construction_from_a_stream_is_the_same_every_time():
+    def weights(seed):
+        with RandomStreams(seed).for_construction("model"):
+            return nn.utils.parameters_to_vector(MLP(6, 3, (4, 7)).parameters())
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "hidden", "name"),
+    [
+        (0, 3, (4,), "inputs is 0"),
+        (6, -1, (4,), "outputs is -1"),
+        (6, 3, (), "hidden is"),
+        (6, 3, (4, 0), "hidden is"),
+    ],
+)
+def test_bad_sizes_are_refused(inputs, outputs, hidden, name):
+    with pytest.raises(InputError, match=name):
+        MLP(inputs, outputs, hidden)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_named_model_takes_its_input_and_has_a_head(name):
+    model = build_model(name, (1, 2, 3), 11)
+    assert model(X).shape == (5, 11)
+    assert model.head.in_features == model.features(X).shape[1]
+
+
+def test_widths_by_name():
+    widths = {
+        name: [layer.out_features for layer in build_model(name, (6,), 2).hidden]
+        for name in ("mlp", "mlp-small")
+    }
+    assert widths == {"mlp": [256, 256], "mlp-small": [128, 128]}
+
+
+def test_an_unknown_model_suggests_the_nearest():
+    with pytest.raises(UnknownNameError, match="did you mean 'mlp'"):
+        build_model("mpl", (6,), 2)
