@@ -54,7 +54,7 @@ def memory_gradient(
         weights = (1 / (len(counts) * counts.to(memory.logits)))[position]
     else:
         raise UnknownNameError("average", average, ("sample", "class"))
-    delta = residuals(memory.logits, memory.labels) * weights[:, None]
+    delta = residuals(memory.logits, memory.labels).mul_(weights[:, None])
     return HeadGradient(delta.T @ memory.embeddings, delta.sum(dim=0) if bias else None)
 
 

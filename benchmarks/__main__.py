@@ -1,0 +1,31 @@
+"""Ratios measured in one run on one thread: `make bench`, or `python -m benchmarks NAME …`."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from benchmarks import criterion, loop
+
+BENCHMARKS = {
+    "loop": loop.er_over_minimal,
+    "mix": loop.gradmix_over_mixup,
+    "criterion-speed": criterion.reference_over_fast,
+    "criterion-memory": criterion.peak_memory,
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    names = sys.argv[1:] or list(BENCHMARKS)
+    for name in names:
+        if name not in BENCHMARKS:
+            sys.exit(f"unknown benchmark {name!r}: known are {', '.join(BENCHMARKS)}")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread")
+    for name in names:
+        print(f"{name}: {BENCHMARKS[name]()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
