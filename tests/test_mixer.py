@@ -26,7 +26,7 @@ OUTPUTS = 8
 NEW_Y = torch.tensor([4] * 12 + [6] * 5)[
     torch.randperm(17, generator=torch.Generator().manual_seed(0))
 ]
-OLD_Y = torch.tensor([1, 1, 1, 2, 2, 2])
+OLD_Y = torch.tensor([1, 1, 1, 1, 2, 2])  # unequal, so that the kinds of average differ
 Y = torch.cat([NEW_Y, OLD_Y])
 SIZE = len(Y)
 X = torch.eye(SIZE)
@@ -244,7 +244,7 @@ def test_counts_are_the_pairs_mixed(name):
 
 @pytest.mark.parametrize("lam", [0.3, 0.7])
 def test_remix_labels_count_the_whole_pool(lam):
-    """Class 4 has 12 samples, 6 has 5, 1 and 2 have 3: only 4 outnumbers any by κ = 3."""
+    """Class 4 has 12 samples, 6 has 5, 1 has 4, 2 has 2: only 4 outnumbers any by κ = 3."""
     mixer = make_mixer("remix", host=FixedHost(lam))
     mixed = mixer.mix(mixer._pool.batch(ROWS))
     leaning = 0
@@ -271,6 +271,19 @@ def test_cutmix_labels_have_the_share_of_pixels():
     assert torch.equal(mixed.x[:, 0, 1:, :], x[ROWS, 0, 1:, :])
     eye = torch.eye(OUTPUTS)
     torch.testing.assert_close(mixed.targets, 15 / 16 * eye[Y[ROWS]] + 1 / 16 * eye[Y[partner]])
+
+
+def test_remix_goes_by_the_share_that_cutmix_left():
+    """λ = 0.3 on 4×4: a box of 2×2, of which the corner keeps one pixel; 15/16 is above τ."""
+    x = torch.arange(SIZE, dtype=torch.float32).view(-1, 1, 1, 1).expand(SIZE, 1, 4, 4)
+    mixer = make_mixer("shuffle:cutmix:remix", x=x)
+    mixed = mixer.mix(mixer._pool.batch(ROWS))
+    own_y, partner_y = Y[ROWS], Y[mixed.x[:, 0, 0, 0].long()]
+    rarer = (own_y < 3) & (partner_y == 4)
+    assert bool(rarer.any())
+    shares = torch.where(rarer, 1.0, 15 / 16)[:, None]
+    eye = torch.eye(OUTPUTS)
+    torch.testing.assert_close(mixed.targets, shares * eye[own_y] + (1 - shares) * eye[partner_y])
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -562,7 +575,7 @@ def test_few_exemplars_are_drawn_of_the_current_classes(limit):
     model.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].argmax(1)))
     refreshed(model, exemplars_per_class=limit)
     labels = Y[torch.cat(rows)]
-    assert labels.bincount(minlength=OUTPUTS).tolist() == [0, 3, 3, 0, limit, 0, limit, 0]
+    assert labels.bincount(minlength=OUTPUTS).tolist() == [0, 4, 2, 0, limit, 0, limit, 0]
 
 
 def test_a_refresh_follows_model_and_data():

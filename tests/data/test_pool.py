@@ -58,6 +58,12 @@ def test_without_memory(memory):
     assert pool.y.tolist() == [5, 4, 5]
 
 
+def test_an_empty_memory_does_not_turn_stored_images_into_floats():
+    images = Samples(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.tensor([0, 1]))
+    pool = Pool(images, Samples(torch.empty(0), torch.empty(0).long()), SAME)
+    assert pool._x.dtype == torch.uint8
+
+
 def test_asking_for_images_leaves_the_stored_ones():
     pool = Pool(NEW, OLD, Normalise([1.0], [2.0]))
     index = torch.tensor([4, 0, 4])
