@@ -123,43 +123,40 @@ class Mixer:
             return MixedBatch(batch.x, batch.y)
         lam = self._draw_ratio(recipe)
         partners = DRAW[recipe.partners](batch.y, self._index, self.pairs, self._generator)
-        partner_y = self._partner_labels(batch, partners)
-        blended = self._blend(recipe, batch, partners, lam)
+        other = self._fetch(batch, partners, with_inputs=recipe.blend != "manifold")
+        blended = self._blend(recipe, batch, partners, other, lam)
         shares: Tensor | float = blended.lam
         if recipe.labels == "remix":
-            shares = remix_shares(batch.y, partner_y, blended.lam, self._index.counts)
-        self._count(batch.y, partner_y)
-        targets = soft_targets(batch.y, partner_y, shares, self.num_outputs)
+            shares = remix_shares(batch.y, other.y, blended.lam, self._index.counts)
+        self._count(batch.y, other.y)
+        targets = soft_targets(batch.y, other.y, shares, self.num_outputs)
         return MixedBatch(blended.x, targets, blended.mix, blended.at)
 
+    def _fetch(self, batch: Batch, partners: Partners, with_inputs: bool) -> Batch:
+        """The partners of a batch, row by row; inputs only if asked for or from outside."""
+        rows, replaced, drawn = partners
+        y = batch.y.index_select(0, rows)
+        if replaced is None or drawn is None:
+            return Batch(batch.x.index_select(0, rows) if with_inputs else batch.x, y)
+        pool = self._pool
+        if batch.index is not None:  # one gather serves both kinds of partners
+            index = torch.where(replaced, drawn, batch.index.index_select(0, rows))
+            return Batch(pool.images(index), pool.y.index_select(0, index))
+        choose = replaced.view(-1, *(1,) * (batch.x.ndim - 1))
+        x = torch.where(choose, pool.images(drawn), batch.x.index_select(0, rows))
+        return Batch(x, torch.where(replaced, pool.y.index_select(0, drawn), y))
+
     def _blend(
-        self, recipe: Recipe, batch: Batch, partners: Partners, lam: float
+        self, recipe: Recipe, batch: Batch, partners: Partners, other: Batch, lam: float
     ) -> blends.Blended:
         if recipe.blend == "manifold":
             at = int(self._host.integers(self._mix_points))
             if partners.drawn is None:
                 return blends.manifold_in_batch(batch.x, partners.rows, lam, at)
-            outside = self._partner_inputs(batch, partners)
-            return blends.manifold_from_outside(batch.x, outside, lam, at)
-        inputs = self._partner_inputs(batch, partners)
+            return blends.manifold_from_outside(batch.x, other.x, lam, at)
         if recipe.blend == "cutmix":
-            return blends.cutmix(batch.x, inputs, lam, self._host)
-        return blends.linear(batch.x, inputs, lam)
-
-    def _partner_inputs(self, batch: Batch, partners: Partners) -> Tensor:
-        rows, replaced, drawn = partners
-        if replaced is None or drawn is None:
-            return batch.x.index_select(0, rows)
-        if batch.index is not None:  # one gather serves both kinds of partners
-            return self._pool.images(torch.where(replaced, drawn, batch.index[rows]))
-        choose = replaced.view(-1, *(1,) * (batch.x.ndim - 1))
-        return torch.where(choose, self._pool.images(drawn), batch.x.index_select(0, rows))
-
-    def _partner_labels(self, batch: Batch, partners: Partners) -> Tensor:
-        rows, replaced, drawn = partners
-        if replaced is None or drawn is None:
-            return batch.y[rows]
-        return torch.where(replaced, self._pool.y[drawn], batch.y[rows])
+            return blends.cutmix(batch.x, other.x, lam, self._host)
+        return blends.linear(batch.x, other.x, lam)
 
     def _count(self, y: Tensor, partner_y: Tensor) -> None:
         pair = y * self.num_outputs + partner_y

@@ -44,11 +44,15 @@ class RandomStreams:
 
     def device(self, name: str) -> torch.Generator:
         """The stream `name` for draws of tensors."""
-        return self._device.setdefault(name, self._fresh_device(name))
+        if name not in self._device:
+            self._device[name] = self._fresh_device(name)
+        return self._device[name]
 
     def host(self, name: str) -> np.random.Generator:
         """The stream `name` for draws of scalars."""
-        return self._host.setdefault(name, self._fresh_host(name))
+        if name not in self._host:
+            self._host[name] = self._fresh_host(name)
+        return self._host[name]
 
     @contextmanager
     def for_construction(self, name: str) -> Iterator[None]:

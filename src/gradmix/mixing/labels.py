@@ -15,7 +15,7 @@ def remix_shares(y: Tensor, partner_y: Tensor, lam: float, counts: Tensor) -> Te
     A class is favoured if the other has `KAPPA` times its samples in the pool, and its own
     share of the input is above 1 − `TAU`. `counts` are the samples of every class.
     """
-    own, other = counts[y], counts[partner_y]
+    own, other = counts.index_select(0, y), counts.index_select(0, partner_y)
     shares = torch.full(y.shape, lam, device=y.device)
     if lam < TAU:
         shares.masked_fill_(own >= KAPPA * other, 0.0)

@@ -25,8 +25,8 @@ class ClassIndex:
         uniform = torch.rand(
             classes.shape, generator=generator, device=classes.device, dtype=torch.float64
         )
-        within = (uniform * self.counts[classes]).long()
-        return self.order[self._start[classes] + within]
+        within = uniform.mul_(self.counts.index_select(0, classes)).long()
+        return self.order.index_select(0, within.add_(self._start.index_select(0, classes)))
 
 
 def shuffle(
@@ -55,9 +55,8 @@ def gradient(
     assert pairs is not None
     rows = torch.randperm(len(y), generator=generator, device=y.device)
     position = torch.searchsorted(pairs.classes, y)
-    replaced = pairs.negative[position, position[rows]]
-    best = pairs.classes[pairs.optimal[position]]
-    return Partners(rows, replaced, index.draw(best, generator))
+    best = pairs.classes.index_select(0, pairs.optimal.index_select(0, position))
+    return Partners(rows, _in_negative(pairs, position, rows), index.draw(best, generator))
 
 
 def gradient_keep_original(
@@ -67,8 +66,14 @@ def gradient_keep_original(
     assert pairs is not None
     rows = torch.randperm(len(y), generator=generator, device=y.device)
     position = torch.searchsorted(pairs.classes, y)
-    negative = pairs.negative[position, position[rows]]
+    negative = _in_negative(pairs, position, rows)
     return Partners(torch.where(negative, torch.arange(len(y), device=y.device), rows))
+
+
+def _in_negative(pairs: PairTable, position: Tensor, rows: Tensor) -> Tensor:
+    """Whether each row's class and its partner's are a pair in S⁻, (B,)."""
+    pair = position * len(pairs.classes) + position.index_select(0, rows)
+    return pairs.negative.flatten().index_select(0, pair)
 
 
 DRAW: dict[
