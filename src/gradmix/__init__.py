@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from gradmix.experiments.results import RunResult, load_result
     from gradmix.experiments.run import run
     from gradmix.memory import ReplayMemory
-    from gradmix.mixer import GradMix
+    from gradmix.drop_in import GradMix
     from gradmix.mixing import Recipe, parse_recipe
     from gradmix.types import PairTable
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "GradMix": "gradmix.mixer",
+    "GradMix": "gradmix.drop_in",
     "GradMixError": "gradmix.errors",
     "InputError": "gradmix.errors",
     "PairTable": "gradmix.types",

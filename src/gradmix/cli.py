@@ -129,6 +129,9 @@ def run(
     exemplars: Annotated[int | None, typer.Option(help="Memory per class.")] = None,
     memory_total: Annotated[int | None, typer.Option(help="Or memory in all.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Of the mix's Beta distribution.")] = None,
+    tables: Annotated[
+        int | None, typer.Option(help="Pair tables over λ; 1 is Algorithm 1's.")
+    ] = None,
     increments: Annotated[
         list[int] | None, typer.Option(help="Classes per task: one number, or one for each.")
     ] = None,
@@ -169,6 +172,7 @@ def run(
         exemplars_per_class=exemplars,
         memory_total=memory_total,
         alpha=alpha,
+        tables=tables,
         increments=None if increments is None else tuple(increments),
         class_order=parse_class_order(class_order),
         validation=validation,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from gradmix.criterion.embedding import embed, evaluating, find_head
 from gradmix.criterion.gradients import Exemplars, HeadGradient, memory_gradient, projections
 from gradmix.criterion.scores import PAIRINGS, Scored, class_scores, sample_scores
@@ -18,9 +21,26 @@ __all__ = [
     "find_head",
     "memory_gradient",
     "pair_table",
+    "pair_tables",
     "projections",
     "sample_scores",
 ]
+
+
+def pair_tables(
+    exemplars: Exemplars,
+    memory: Exemplars,
+    ratios: Sequence[float],
+    *,
+    bias: bool = True,
+    pairing: str = "one-to-one",
+    average: str = "sample",
+) -> tuple[PairTable, ...]:
+    """The pair table of all classes among the exemplars, for each mixing ratio."""
+    gradient = memory_gradient(memory, bias=bias, average=average)
+    s = projections(exemplars.embeddings, gradient)
+    samples = Scored(exemplars.logits, s, exemplars.labels)
+    return tuple(PairTable.from_scores(*class_scores(samples, lam, pairing)) for lam in ratios)
 
 
 def pair_table(
@@ -32,9 +52,6 @@ def pair_table(
     pairing: str = "one-to-one",
     average: str = "sample",
 ) -> PairTable:
-    """The pair table of all classes among the exemplars (Algorithm 1, steps 3 to 9)."""
-    gradient = memory_gradient(memory, bias=bias, average=average)
-    samples = Scored(
-        exemplars.logits, projections(exemplars.embeddings, gradient), exemplars.labels
-    )
-    return PairTable.from_scores(*class_scores(samples, lam, pairing))
+    """The pair table for one mixing ratio (Algorithm 1, steps 3 to 9)."""
+    options: dict[str, Any] = {"bias": bias, "pairing": pairing, "average": average}
+    return pair_tables(exemplars, memory, [lam], **options)[0]

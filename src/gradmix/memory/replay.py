@@ -16,8 +16,8 @@ class ReplayMemory:
     """Exemplars of the classes seen so far, `exemplars_per_class` of each or `total` in all.
 
     With `exemplars_per_class` the memory grows with the classes (the paper's way). With
-    `total` it has a fixed size that the classes share equally, the first ones to arrive
-    taking the remainder, so that old classes give up exemplars as new ones come.
+    `total` it has a fixed size that the classes share equally, the lowest labels (the first
+    to arrive, as labels are numbered here) taking the remainder, so that old classes give up exemplars as new ones come.
 
     Every exemplar has a priority, and a class keeps those with the lowest. Random priorities
     make what is kept a uniform sample of all that was ever added of the class, in one call
@@ -97,6 +97,8 @@ class ReplayMemory:
         A memory with fewer than `count` exemplars gives all of them, so a replay batch is
         then smaller than asked for.
         """
+        if count < 0:
+            raise InputError(f"count is {count}; draw 0 or more exemplars")
         return torch.randperm(len(self), generator=generator, device=self.y.device)[:count]
 
     def state_dict(self) -> dict[str, Any]:

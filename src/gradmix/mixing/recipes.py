@@ -33,17 +33,25 @@ class Beta(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How batches are mixed. `alpha` is the paper's α; see `ratio` for what it means."""
+    """How batches are mixed.
+
+    `alpha` is the paper's α; see `ratio` for what it means. `tables` is for gradient partners:
+    1 is one pair table per epoch, at a drawn λ (Algorithm 1, step 4); with more they cover 0 to
+    1 evenly, and each batch uses the one nearest its own λ.
+    """
 
     partners: str = "shuffle"
     blend: str = "linear"
     labels: str = "proportional"
     alpha: float = 1.0
+    tables: int = 1
 
     def __post_init__(self) -> None:
         for axis, known in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
             if getattr(self, axis) not in known:
                 raise UnknownNameError(axis, getattr(self, axis), known)
+        if self.tables < 1:
+            raise InputError(f"tables is {self.tables}; the criterion needs at least 1")
         if not (0 < self.alpha < math.inf):
             raise InputError(f"alpha is {self.alpha}; Beta(α, α) needs a finite α above 0")
 
@@ -65,9 +73,10 @@ RECIPES: dict[str, Recipe] = {
     "remix": Recipe(labels="remix"),
     "balanced-mixup": Recipe(partners="class-balanced", alpha=0.2),
     "gradmix": Recipe(partners="gradient"),
-    "gradmix+": Recipe(partners="gradient", labels="remix"),
+    "gradmix+": Recipe(partners="gradient", labels="remix", tables=8),
 }
-"""With the paper's α; `gradmix` is Algorithm 1 to the letter, `gradmix+` has Remix's labels."""
+"""With the paper's α. `gradmix` is Algorithm 1 to the letter; `gradmix+` has Remix's labels and
+pairs every batch by a table of nearly its own λ."""
 
 ABOUT: dict[str, tuple[str, str]] = {
     "none": ("no mixing", "plain replay"),
@@ -77,32 +86,48 @@ ABOUT: dict[str, tuple[str, str]] = {
     "remix": ("Mixup, labels lean to the rarer class", "Chou et al., ECCV Workshops 2020"),
     "balanced-mixup": ("partners drawn evenly over classes", "Galdran et al., MICCAI 2021"),
     "gradmix": ("harmful class pairs replaced by the best", "Kim et al., KDD 2026, Algorithm 1"),
-    "gradmix+": ("gradmix with Remix's labels", "ours; nearest the paper's figures"),
+    "gradmix+": (
+        "gradmix with Remix's labels and a table for each λ",
+        "ours; see docs/protocol.md",
+    ),
 }
 """One line and a source for each named mix."""
 
 
-def parse_recipe(text: str, alpha: float | None = None) -> Recipe | None:
+def parse_recipe(text: str, alpha: float | None = None, tables: int | None = None) -> Recipe | None:
     """The recipe of a name, or of `partners:blend:labels` (also with × or *); None for "none".
+
+    What is not given stays the recipe's own; combinations without a name pair as `gradmix+` does.
 
     >>> parse_recipe("gradient × cutmix × remix").blend
     'cutmix'
     """
-    axes = re.split(r"\s*[:×*]\s*|\s+x\s+", text.strip())
+    text = text.strip()
+    axes = re.split(r"\s*[:×*]\s*|\s+x\s+", text)
     if text == "none":
         return None
     if text in RECIPES:
         recipe = RECIPES[text]
     elif len(axes) == 3:
-        partners, blend, labels = axes
-        recipe = Recipe(partners, blend, labels, _usual_alpha(partners, blend))
+        recipe = _combine(*axes)
     else:
         raise UnknownNameError("mix", text, (*ABOUT, "partners:blend:labels"))
-    return recipe if alpha is None else replace(recipe, alpha=alpha)
+    return replace(
+        recipe,
+        alpha=recipe.alpha if alpha is None else alpha,
+        tables=recipe.tables if tables is None else tables,
+    )
 
 
-def _usual_alpha(partners: str, blend: str) -> float:
-    """The α of the named recipe that has these partners or this blend."""
+def _combine(partners: str, blend: str, labels: str) -> Recipe:
+    """The named recipe with these axes; else one with the α and tables of its likes."""
+    for recipe in RECIPES.values():
+        if (recipe.partners, recipe.blend, recipe.labels) == (partners, blend, labels):
+            return recipe
+    alpha = 1.0
     if partners == "class-balanced":
-        return RECIPES["balanced-mixup"].alpha
-    return RECIPES["manifold-mixup"].alpha if blend == "manifold" else 1.0
+        alpha = RECIPES["balanced-mixup"].alpha
+    elif blend == "manifold":
+        alpha = RECIPES["manifold-mixup"].alpha
+    free = Recipe(partners, blend, labels, alpha)
+    return replace(free, tables=RECIPES["gradmix+"].tables) if free.uses_gradients else free

@@ -50,7 +50,7 @@ class EpochDone:
     epoch: int
     epochs: int
     loss: float  # mean over the epoch's steps
-    negative_rate: float | None  # share of class pairs in S⁻, where there is a pair table
+    negative_rate: float | None  # share of class pairs in S⁻, where there are pair tables
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,13 @@ class Training:
         self.seconds.criterion += perf_counter() - started
 
     def _epoch_done(self, stage: Stage) -> EpochDone:
-        pairs = self.method.mixer.pairs
         return EpochDone(
             self.position.task,
             stage.name,
             self.position.epoch,
             stage.epochs,
             float(torch.stack(self._losses).mean()),
-            None if pairs is None else pairs.negative_rate,
+            self.method.mixer.negative_rate,
         )
 
     def evaluate(self) -> Tensor:
