@@ -69,6 +69,23 @@ def test_construction_from_a_stream_is_the_same_every_time():
     assert not torch.equal(weights(1), weights(2))
 
 
+def test_weights_are_drawn_layer_by_layer_and_the_head_last():
+    torch.manual_seed(4)
+    layers = [nn.Linear(6, 4), nn.Linear(4, 7), nn.Linear(7, 3)]
+    torch.manual_seed(4)
+    model = MLP(6, 3, (4, 7))
+    for made, expected in zip([*model.hidden, model.head], layers, strict=True):
+        assert torch.equal(made.weight, expected.weight)
+        assert torch.equal(made.bias, expected.bias)
+
+
+def test_the_last_hidden_layer_is_the_special_part():
+    model = MLP(6, 3, (4, 7, 2))
+    assert torch.equal(model.shared(X), by_hand(model, X)[2])
+    assert list(model.special) == [model.hidden[2]]
+    assert torch.equal(MLP(6, 3, (4,)).shared(X), X.flatten(1))
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "hidden", "name"),
     [

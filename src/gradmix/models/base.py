@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -45,7 +46,7 @@ class Part(nn.Sequential):
     def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """Run all stages; apply `mix` at point `at` if that is one of this part's."""
         if mix is None:
-            for stage in self:
+            for stage in self._modules.values():
                 x = stage(x)
             return x
         place = self._place(at)
@@ -57,9 +58,9 @@ class Part(nn.Sequential):
 
     def _place(self, at: int | None) -> int | None:
         """Before which stage point `at` lies; None if in another part."""
-        if at not in range(self._mix_points):
+        if at is None or not 0 <= at < self._mix_points:
             raise InputError(
-                f"at is {at}; this network mixes at points 0 to {self._mix_points - 1}"
+                f"at is {at}; mix points count from 0, and this network has {self._mix_points}"
             )
         own = at - self._first_point
         return self.mix_after[own] if 0 <= own < len(self.mix_after) else None
@@ -78,6 +79,10 @@ class Network(nn.Module):
 
     def __init__(self, shared: Part, special: Part, head: nn.Linear) -> None:
         super().__init__()
+        if shared.mix_after[:1] != (0,):
+            raise InputError(
+                f"shared has mix_after={shared.mix_after}; its first number must be 0, the input"
+            )
         self.shared, self.special = shared, special
         self.head = head  # registered last: the criterion takes the last linear layer
         self.embedding_size = head.in_features
@@ -87,15 +92,15 @@ class Network(nn.Module):
 
     def features(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """The input of the head, (B, embedding_size); `mix` is applied at point `at`."""
-        if mix is None:
-            embedding: Tensor = self.special(self.shared(x))
-        else:
-            embedding = self.special(self.shared(x, mix, at), mix, at)
+        parts: dict[str, Any] = self._modules  # `self.shared` is slow to look up in nn.Module
+        hidden = parts["shared"](x, mix, at)
+        embedding: Tensor = parts["special"](hidden, mix, at)
         return embedding
 
     def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """Logits, (B, outputs)."""
-        logits: Tensor = self.head(self.features(x, mix, at))
+        head: Any = self._modules["head"]
+        logits: Tensor = head(self.features(x, mix, at))
         return logits
 
 

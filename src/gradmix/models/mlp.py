@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.base import Network, Part, check_sizes
+from gradmix.models.base import Mix, Network, Part, check_sizes
 
 
 class HiddenLayer(nn.Linear):
@@ -16,7 +17,15 @@ class HiddenLayer(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name nn.Linear gives it
         """(B, in_features) → (B, out_features), none below 0."""
-        return super().forward(input).relu()
+        return F.linear(input, self.weight, self.bias).relu()
+
+
+class FlatPart(Part):
+    """Stages for inputs of any shape, which are rows to them."""
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """As `Part`, on the flattened input."""
+        return super().forward(x.flatten(1), mix, at)
 
 
 class MLP(Network):
@@ -32,7 +41,7 @@ class MLP(Network):
             raise InputError(f"hidden is {tuple(hidden)}; give one or more widths of at least 1")
         layers = [HiddenLayer(*widths) for widths in pairwise([inputs, *hidden])]
         head = nn.Linear(hidden[-1], outputs)
-        shared = Part(nn.Flatten(), *layers[:-1], mix_after=range(1, len(layers) + 1))
+        shared = FlatPart(*layers[:-1], mix_after=range(len(layers)))
         super().__init__(shared, Part(layers[-1], mix_after=[1]), head)
 
     @property

@@ -1,0 +1,200 @@
+"""Networks of your own: any module with a final linear layer, and pretrained backbones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradmix.errors import CorruptFileError, InputError
+from gradmix.models.base import Mix, Network
+
+Source = Mapping[str, Tensor] | nn.Module | str | PathLike[str]
+
+
+class Adapted(nn.Module):
+    """A module of any kind behind the interface of `Network`, without its two parts."""
+
+    mix_points = 1  # inside the module, nothing can be mixed
+
+    def __init__(self, module: nn.Module, head_name: str) -> None:
+        super().__init__()
+        self.module = module
+        self._head_name = head_name
+        self.embedding_size = self.head.in_features
+
+    @property
+    def head(self) -> nn.Linear:
+        """The module's final linear layer; assign a larger one to replace it there."""
+        head = self.module.get_submodule(self._head_name)
+        assert isinstance(head, nn.Linear)  # see adapt and __setattr__
+        return head
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "head":
+            super().__setattr__(name, value)
+        elif not isinstance(value, nn.Linear):
+            raise InputError(f"head is a {type(value).__name__}; it must be an nn.Linear")
+        elif self._head_name:
+            self.module.set_submodule(self._head_name, value)
+        else:  # the module is nothing but its head
+            self.module = value
+
+    def features(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """The input of the head, (B, embedding_size), seen while the whole module runs."""
+        seen: list[Tensor] = []
+        hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            self(x, mix, at)
+        finally:
+            hook.remove()
+        if len(seen) != 1 or seen[0].ndim != 2:
+            raise InputError(
+                f"head {self.head} saw inputs of shapes {[tuple(h.shape) for h in seen]} in one "
+                "forward pass; pass as head= the layer that is used once, on one row per sample"
+            )
+        return seen[0]
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Logits, (B, outputs); `mix` is applied to the input, which is point 0."""
+        if mix is not None:
+            if at != 0:
+                raise InputError(
+                    f"at is {at}; an adapted network mixes only at point 0, its input "
+                    "(see gradmix.models.adapt on how to write a Network)"
+                )
+            x = mix(x)
+        logits: Tensor = self.module(x)
+        return logits
+
+
+def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted:
+    """`module`, with what methods ask of a network: features, head, and a mix of the input.
+
+    `head` is the layer whose output is the module's; if not given, the last `nn.Linear` in
+    the order of registration. A `Network` is returned as it is. The module is not copied.
+
+    >>> import torch
+    >>> mine = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+    >>> network = adapt(mine)
+    >>> network.features(torch.zeros(5, 1, 8, 8)).shape, network.head.out_features
+    (torch.Size([5, 32]), 10)
+
+    Two things need more, a `Network` made of two parts: a mix of hidden states (Manifold Mixup
+    then has more points than the input), and the methods that change the network (FOSTER,
+    MEMO). Part your layers where the general ends and the special begins; `mix_after` numbers
+    the stages of a part after which hidden states may be mixed, 0 being before the first:
+
+    >>> from gradmix.models import Network, Part
+    >>> class Small(Network):
+    ...     def __init__(self, outputs):
+    ...         shared = Part(
+    ...             nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU()),
+    ...             nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU()),
+    ...             mix_after=(0, 1, 2),
+    ...         )
+    ...         special = Part(nn.Flatten(), nn.Linear(16 * 4 * 4, 32), nn.ReLU())
+    ...         super().__init__(shared, special, nn.Linear(32, outputs))
+    >>> network = Small(10)
+    >>> network(torch.zeros(6, 1, 8, 8), mix=lambda h: (h[:3] + h[3:]) / 2, at=1).shape
+    torch.Size([3, 10])
+    """
+    if isinstance(module, Network | Adapted):
+        if head is not None and head is not module.head:
+            raise InputError(f"head is {head}, but module has the head {module.head}")
+        return module
+    linears = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+    names = [name for name, linear in linears.items() if head is None or linear is head]
+    if not names:
+        wanted = "any nn.Linear" if head is None else f"the head {head} that was given"
+        raise InputError(
+            f"module is a {type(module).__name__} without {wanted}; "
+            "a network needs a final linear layer"
+        )
+    return Adapted(module, names[-1])
+
+
+def load_backbone(
+    network: Network | Adapted, source: Source, rename: Mapping[str, str] | None = None
+) -> None:
+    """Start from pretrained weights: all of `network` but its head, which is left as it is.
+
+    `source` is a state dict, a module, or the path of a `.safetensors` file. Tensors are
+    matched by name and shape and copied; tensors of the source under the head's name are
+    passed over. `rename` replaces beginnings of the source's names, so that
+    `rename=TORCHVISION_NAMES` (see `resnet`) loads torchvision's resnet18 into ours. If
+    anything is missing, left over or of another shape, nothing is changed.
+    """
+    target = network.module if isinstance(network, Adapted) else network
+    head_names = _names_of(network.head, target)
+    wanted = {name: t for name, t in target.state_dict().items() if name not in head_names}
+    given = {_renamed(name, rename or {}): tensor for name, tensor in _tensors(source).items()}
+    given = {name: tensor for name, tensor in given.items() if name not in head_names}
+    problems = {
+        "missing": [name for name in wanted if name not in given],
+        "unexpected": [name for name in given if name not in wanted],
+        "misshaped": [
+            f"{name} is {tuple(given[name].shape)} instead of {tuple(tensor.shape)}"
+            for name, tensor in wanted.items()
+            if name in given and given[name].shape != tensor.shape
+        ],
+    }
+    if any(problems.values()):
+        found = "; ".join(f"{kind}: {_listed(names)}" for kind, names in problems.items() if names)
+        raise InputError(f"source does not fit the backbone of this network: {found}")
+    target.load_state_dict(given, strict=False)
+
+
+def _names_of(part: nn.Module, whole: nn.Module) -> set[str]:
+    """The names of a submodule's tensors in the state dict of the whole."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in whole.named_modules(remove_duplicate=False)
+        if module is part
+        for name in ("weight", "bias")
+    }
+
+
+def _renamed(name: str, rename: Mapping[str, str]) -> str:
+    for old, new in rename.items():
+        if name.startswith(old):
+            return new + name[len(old) :]
+    return name
+
+
+def _tensors(source: Source) -> Mapping[str, Tensor]:
+    if isinstance(source, Adapted):
+        source = source.module
+    if isinstance(source, nn.Module):
+        return source.state_dict()
+    if isinstance(source, Mapping):
+        for name, tensor in source.items():
+            if not isinstance(tensor, Tensor):
+                raise InputError(f"source[{name!r}] is a {type(tensor).__name__}, not a tensor")
+        return source
+    return _read_safetensors(fspath(source))
+
+
+def _read_safetensors(path: str) -> Mapping[str, Tensor]:
+    """A file of tensors and nothing else; pickles, which can run code, are refused."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.endswith(".safetensors"):
+        raise InputError(
+            f"source is {path!r}; a path must end in .safetensors (convert a pickled checkpoint "
+            "with safetensors.torch.save_file where you trust it, or pass its state dict)"
+        )
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise InputError(f"source is {path!r}; there is no such file") from error
+    except (SafetensorError, OSError) as error:
+        raise CorruptFileError(f"{path!r} cannot be read as safetensors: {error}") from error
+
+
+def _listed(names: list[str], limit: int = 8) -> str:
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,100 @@
+"""ResNet-18 for images of 32 to 224 pixels, the paper's network for CIFAR and Tiny ImageNet.
+
+Source: He et al., "Deep Residual Learning for Image Recognition", 2016, in the form for small
+images of kuangliu/pytorch-cifar and Mammoth: a 3x3 stem without pooling, post-activation
+blocks, and PyTorch's default initialisation (PyCIL draws Kaiming-normal weights instead). The
+paper cites both ResNet papers and leaves open which form it used.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradmix.errors import InputError
+from gradmix.models.base import Network, Part, check_sizes
+
+TORCHVISION_NAMES = {
+    "conv1.": "shared.stem.0.",
+    "bn1.": "shared.stem.1.",
+    "layer1.": "shared.layer1.",
+    "layer2.": "shared.layer2.",
+    "layer3.": "shared.layer3.",
+    "layer4.": "special.layer4.",
+    "fc.": "head.",
+}  # for `load_backbone`: torchvision's and timm's resnet18 into ResNet18(stem="7x7")
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, (B, in, H, W) → (B, out, ⌈H/stride⌉, ⌈W/stride⌉)."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or channels_in != channels:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """ReLU after the sum (post-activation)."""
+        h = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        h = self.bn2(self.conv2(h))
+        h += x if self.downsample is None else self.downsample(x)
+        return F.relu(h, inplace=True)
+
+
+class ResNet18(Network):
+    """Four layers of two blocks, `width` to 8 `width` channels, average-pooled, and a head.
+
+    `stem` is "3x3" for small images or "7x7" (stride 2, then max-pooling) for ImageNet's. Mix
+    points are Manifold Mixup's: 0 the input, 1 after stem and layer 1, 2 after layer 2. As in
+    MEMO, layer 4 is the special part. Images of any size; channels-last works throughout.
+    """
+
+    def __init__(
+        self, outputs: int, *, in_channels: int = 3, width: int = 64, stem: str = "3x3"
+    ) -> None:
+        check_sizes(outputs=outputs, in_channels=in_channels, width=width)
+        shared = Part(
+            OrderedDict(
+                stem=_stem(stem, in_channels, width),
+                layer1=_layer(width, width, stride=1),
+                layer2=_layer(width, 2 * width, stride=2),
+                layer3=_layer(2 * width, 4 * width, stride=2),
+            ),
+            mix_after=(0, 2, 3),
+        )
+        special = Part(
+            OrderedDict(
+                layer4=_layer(4 * width, 8 * width, stride=2),
+                pool=nn.AdaptiveAvgPool2d(1),
+                flatten=nn.Flatten(),
+            )
+        )
+        super().__init__(shared, special, nn.Linear(8 * width, outputs))
+
+
+def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
+    if kind not in ("3x3", "7x7"):
+        raise InputError(f"stem is {kind!r}; it must be '3x3' or '7x7'")
+    large = kind == "7x7"
+    size, stride = (7, 2) if large else (3, 1)
+    return nn.Sequential(
+        nn.Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
+        *([nn.MaxPool2d(3, stride=2, padding=1)] if large else []),
+    )
+
+
+def _layer(channels_in: int, channels: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        BasicBlock(channels_in, channels, stride), BasicBlock(channels, channels, 1)
+    )

@@ -1,0 +1,137 @@
+"""A vision transformer for small images, trained from scratch.
+
+Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2021. The paper says only
+"initialized ViT"; the sizes are those of DyTox for CIFAR-100 (patch 4, width 384, 6 blocks, 12
+heads), the initialisation is DeiT's (truncated normal of deviation 0.02, biases 0).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradmix.errors import InputError
+from gradmix.models.base import Network, Part, check_sizes
+
+MLP_RATIO = 4  # width of a block's hidden layer over that of its tokens
+INIT_STD = 0.02
+
+
+class PatchEmbedding(nn.Module):
+    """Images (B, C, H, W) → tokens (B, T, dim): the class token, then patches, with positions."""
+
+    def __init__(self, image_size: tuple[int, int], patch: int, in_channels: int, dim: int) -> None:
+        super().__init__()
+        height, width = image_size
+        if height % patch or width % patch:
+            raise InputError(
+                f"patch is {patch}, which does not divide images of {height}x{width}; "
+                "choose one that divides both sides"
+            )
+        self.image_size = image_size
+        self.project = nn.Conv2d(in_channels, dim, patch, stride=patch)
+        tokens = (height // patch) * (width // patch) + 1
+        self.class_token = nn.Parameter(_normal(1, 1, dim))
+        self.positions = nn.Parameter(_normal(1, tokens, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One token per patch, row by row, after the class token."""
+        if tuple(x.shape[2:]) != self.image_size:
+            raise InputError(
+                f"x has shape {tuple(x.shape)}; this network takes images of "
+                f"{self.image_size[0]}x{self.image_size[1]}, fixed when it was built"
+            )
+        patches = self.project(x).flatten(2).transpose(1, 2)  # (B, T-1, dim)
+        token = self.class_token.expand(len(x), -1, -1)
+        return torch.cat([token, patches], dim=1) + self.positions
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm self-attention and a hidden layer of GELU, (B, T, dim) → (B, T, dim)."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.project = nn.Linear(dim, dim)
+        self.norm2 = nn.LayerNorm(dim)
+        self.widen = nn.Linear(dim, MLP_RATIO * dim)
+        self.narrow = nn.Linear(MLP_RATIO * dim, dim)
+        for module in (self.qkv, self.project, self.widen, self.narrow):
+            _initialise(module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend, then transform each token."""
+        x = x + self.attend(self.norm1(x))
+        h: Tensor = self.narrow(F.gelu(self.widen(self.norm2(x))))
+        return x + h
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Multi-head attention of the tokens to each other."""
+        qkv = self.qkv(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, heads, dim/heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, dim/heads)
+        seen = F.scaled_dot_product_attention(q, k, v)
+        projected: Tensor = self.project(seen.transpose(1, 2).flatten(2))
+        return projected
+
+
+class ClassToken(nn.Module):
+    """The normalised class token, (B, T, dim) → (B, dim)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The other tokens are left out."""
+        token: Tensor = self.norm(x[:, 0])
+        return token
+
+
+class ViT(Network):
+    """A pre-norm transformer without dropout, with a class token and learned positions.
+
+    `image_size` is the side of square images, or (height, width). Mix points: 0 the input, 1
+    after the patch embedding, 2 after half the blocks. The last block is the special part.
+    """
+
+    def __init__(
+        self,
+        outputs: int,
+        *,
+        image_size: int | tuple[int, int] = 32,
+        patch: int = 4,
+        in_channels: int = 3,
+        dim: int = 384,
+        depth: int = 6,
+        heads: int = 12,
+    ) -> None:
+        sides = (image_size, image_size) if isinstance(image_size, int) else image_size
+        check_sizes(outputs=outputs, image_size=min(sides), patch=patch, in_channels=in_channels)
+        check_sizes(dim=dim, heads=heads)
+        if depth < 2:
+            raise InputError(f"depth is {depth}; a shared and a special block make at least 2")
+        if dim % heads:
+            raise InputError(f"dim is {dim}, which {heads} heads do not divide; choose a multiple")
+        embedding = PatchEmbedding(sides, patch, in_channels, dim)
+        blocks = {f"block{n}": TransformerBlock(dim, heads) for n in range(1, depth + 1)}
+        last, block = blocks.popitem()
+        super().__init__(
+            Part(OrderedDict(embedding=embedding, **blocks), mix_after=(0, 1, 1 + depth // 2)),
+            Part(OrderedDict({last: block, "token": ClassToken(dim)})),
+            _initialise(nn.Linear(dim, outputs)),
+        )
+
+
+def _normal(*shape: int) -> Tensor:
+    return nn.init.trunc_normal_(torch.empty(shape), std=INIT_STD)
+
+
+def _initialise(layer: nn.Linear) -> nn.Linear:
+    nn.init.trunc_normal_(layer.weight, std=INIT_STD)
+    nn.init.zeros_(layer.bias)
+    return layer
