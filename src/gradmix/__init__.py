@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradmix.drop_in import GradMix
     from gradmix.errors import GradMixError, InputError
     from gradmix.experiments.config import RunConfig, config_for
     from gradmix.experiments.results import RunResult, load_result
     from gradmix.experiments.run import run
     from gradmix.memory import ReplayMemory
-    from gradmix.drop_in import GradMix
     from gradmix.mixing import Recipe, parse_recipe
     from gradmix.types import PairTable
 

@@ -44,9 +44,9 @@ class GradMix:
     `refresh` receives the memory and the whole current task in the form batches have: they
     are the pool that replacements come from and give Remix its class counts; exemplars for
     the criterion are drawn inside. A batch is paired by the pair table nearest its λ among
-    `tables` that cover 0 to 1; `tables=1` draws one λ per refresh, as Algorithm 1 has it. The model's last `nn.Linear` is found, or given as `head`;
-    it may have more outputs than classes seen. With an empty memory batches come back unmixed,
-    their labels one-hot.
+    `tables` that cover 0 to 1; `tables=1` draws one λ per refresh, as Algorithm 1 has it. The
+    model's last `nn.Linear` is found, or given as `head`; it may have more outputs than classes
+    seen. With an empty memory batches come back unmixed, their labels one-hot.
 
     As with `torchvision.transforms.v2.MixUp`, a call takes inputs and integer labels and
     returns mixed inputs and soft targets. Randomness comes from `generator` (on the device of
