@@ -4,31 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from gradmix.data.datasets import DataSet, digits, fashion_mnist, from_arrays, mnist
+from gradmix.data.cifar import cifar_10, cifar_100
+from gradmix.data.datasets import (
+    DataSet,
+    digits,
+    fashion_mnist,
+    from_arrays,
+    from_dataset,
+    mnist,
+)
 from gradmix.data.idx import read_idx
+from gradmix.data.image_folder import from_folder, imagenet
+from gradmix.data.stream import StreamedImages
 from gradmix.data.tasks import (
     Benchmark,
     benchmark_from_tasks,
     resolve_class_order,
     split_into_tasks,
 )
-from gradmix.errors import UnknownNameError
+from gradmix.data.tiny_imagenet import tiny_imagenet_200
+from gradmix.errors import InputError, UnknownNameError
 
 __all__ = [
     "DATASETS",
     "Benchmark",
     "DataSet",
     "DataSetInfo",
+    "StreamedImages",
     "benchmark_from_tasks",
+    "check_dataset_name",
+    "cifar_10",
+    "cifar_100",
     "digits",
     "fashion_mnist",
     "from_arrays",
+    "from_dataset",
+    "from_folder",
+    "imagenet",
     "load_dataset",
     "mnist",
     "read_idx",
     "resolve_class_order",
     "split_into_tasks",
+    "tiny_imagenet_200",
 ]
 
 
@@ -59,11 +79,56 @@ DATASETS: dict[str, DataSetInfo] = {
         "Benchmarking Machine Learning Algorithms, arXiv:1708.07747, 2017",
         load=fashion_mnist,
     ),
+    "cifar-10": DataSetInfo(
+        summary="60,000 photos of 32x32, 10 classes",
+        source="A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, "
+        "University of Toronto, 2009",
+        load=cifar_10,
+    ),
+    "cifar-100": DataSetInfo(
+        summary="60,000 photos of 32x32, 100 classes",
+        source="A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, "
+        "University of Toronto, 2009",
+        load=cifar_100,
+    ),
+    "tiny-imagenet": DataSetInfo(
+        summary="110,000 photos of 64x64, 200 classes; the validation images are the test set",
+        source="Y. Le and X. Yang, Tiny ImageNet Visual Recognition Challenge, "
+        "Stanford CS 231N, 2015",
+        load=tiny_imagenet_200,
+    ),
+    "imagenet": DataSetInfo(
+        summary="1.3 million photos at 224x224, 1,000 classes; never downloaded",
+        source="O. Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, "
+        "International Journal of Computer Vision, 2015",
+        load=imagenet,
+    ),
 }
+
+_FOLDER = "folder:"
 
 
 def load_dataset(name: str) -> DataSet:
-    """Load a data set by its name in `DATASETS`; UnknownNameError for another name."""
-    if name not in DATASETS:
-        raise UnknownNameError("data set", name, DATASETS)
-    return DATASETS[name].load()
+    """Load a data set by its name in `DATASETS`; UnknownNameError for another name.
+
+    `folder:PATH` is an image folder of your own, or a zip of one, and `folder:PATH@32` the same
+    with all images resized to 32x32; see `from_folder`. A folder whose name ends in @32 is
+    meant if there is one.
+    """
+    check_dataset_name(name)
+    if name in DATASETS:
+        return DATASETS[name].load()
+    path = name[len(_FOLDER) :]
+    whole, _, size = path.rpartition("@")
+    if whole and size.isascii() and size.isdigit() and not Path(path).expanduser().exists():
+        return from_folder(whole, size=int(size))
+    return from_folder(path)
+
+
+def check_dataset_name(name: str) -> None:
+    """Raise UnknownNameError unless `name` can be given to `load_dataset`; reads nothing."""
+    if name.startswith(_FOLDER):
+        if name == _FOLDER:
+            raise InputError(f"data set {name!r} lacks a path; write folder:PATH or folder:PATH@32")
+    elif name not in DATASETS:
+        raise UnknownNameError("data set", name, [*DATASETS, "folder:PATH"])

@@ -11,14 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from gradmix.data.idx import read_idx
+from gradmix.data.items import own_class_names, read_items
 from gradmix.data.locate import FASHION_MNIST, MNIST, FileSet, locate
+from gradmix.data.stream import StreamedImages
 from gradmix.errors import InputError
 from gradmix.types import Samples
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _CHANNELS = (1, 3, 4)
+_COUNTED_AT_ONCE = 256  # images; more would be decoded at once where they are streamed
 _FASHION_NAMES = (
     "T-shirt/top",
     "Trouser",
@@ -38,7 +42,8 @@ class DataSet:
     """A whole data set before it is cut into tasks.
 
     Inputs are uint8 images (N, C, H, W) or float rows (N, d); label k belongs to
-    `class_names[k]`. Anything else is an InputError at construction.
+    `class_names[k]`. Anything else is an InputError at construction. Images that stay in their
+    files are `StreamedImages` in place of a tensor.
     """
 
     name: str
@@ -48,6 +53,7 @@ class DataSet:
     mean: tuple[float, ...]  # per channel (per column of rows), in the units of x
     std: tuple[float, ...]  # likewise
     validation: Samples | None = None  # what `hold_out` took from the training samples
+    skipped: tuple[str, ...] = ()  # image files that could not be read and were left out
 
     def __post_init__(self) -> None:
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
@@ -137,11 +143,35 @@ def from_arrays(
     return DataSet(name, train, test, tuple(class_names), mean, std)
 
 
+def from_dataset(
+    train: Dataset[Any],
+    test: Dataset[Any],
+    *,
+    class_names: Sequence[str] | None = None,
+    name: str = "dataset",
+) -> DataSet:
+    """Make a data set of two map-style PyTorch datasets of (image, label); all is read once.
+
+    An image is a tensor (C, H, W) or (H, W), an array (H, W, C) or (H, W), or a Pillow image,
+    grey or else made RGB; all must be of one shape. uint8 is kept as it is. Floats are taken
+    only if they are bytes divided by 255, as ToTensor makes them, and become these bytes again;
+    others, such as normalised ones, are an InputError. One-dimensional floats are rows. Random
+    transforms would be frozen in their first outcome: leave them out.
+
+    Without `class_names` those of `train.classes` are taken, if there are any.
+    """
+    if class_names is None:
+        class_names = own_class_names(train)
+    parts = [read_items(part, where) for part, where in ((train, "train"), (test, "test"))]
+    (x_train, y_train), (x_test, y_test) = parts
+    return from_arrays(x_train, y_train, x_test, y_test, class_names=class_names, name=name)
+
+
 def check_samples(samples: Samples, num_classes: int, x_name: str, y_name: str) -> None:
     """Raise InputError unless inputs and labels are what a DataSet holds."""
     x, y = samples
     for name, value in ((x_name, x), (y_name, y)):
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) and not (value is x and isinstance(x, StreamedImages)):
             raise InputError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor")
     images = x.dtype == torch.uint8 and x.ndim == 4
     rows = x.dtype in (torch.float32, torch.float64) and x.ndim == 2
@@ -188,16 +218,24 @@ def check_statistics(mean: Sequence[float], std: Sequence[float], channels: int)
 def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation per channel (column of rows); a constant gets std 1."""
     if x.dtype == torch.uint8:
-        pairs = [_byte_statistics(x[:, channel]) for channel in range(x.shape[1])]
+        counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
+        for batch in x.split(_COUNTED_AT_ONCE):
+            counts += _byte_counts(batch).cpu()
+        pairs = [_byte_statistics(channel) for channel in counts]
         return tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs)
     constant = x.amax(dim=0) == x.amin(dim=0)
     std = x.double().std(dim=0, correction=0).masked_fill(constant, 1.0)
     return tuple(x.double().mean(dim=0).tolist()), tuple(std.tolist())
 
 
-def _byte_statistics(values: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation by counting: exact, and without a float copy of the images."""
-    counts = torch.bincount(values.flatten(), minlength=256).double()
+def _byte_counts(x: Tensor) -> Tensor:
+    """How often each byte occurs in each channel, (C, 256)."""
+    return torch.stack([channel.flatten().bincount(minlength=256) for channel in x.unbind(dim=1)])
+
+
+def _byte_statistics(counts: Tensor) -> tuple[float, float]:
+    """Mean and standard deviation by counts: exact, and without a float copy of the images."""
+    counts = counts.double()
     levels = torch.arange(256, dtype=torch.float64)
     mean = (counts @ levels) / counts.sum()
     variance = (counts @ (levels - mean) ** 2) / counts.sum()

@@ -7,13 +7,17 @@ The search path, first hit wins:
 3. `/usr/share/datasets/<data set>`, where Debian's `dataset-*` packages put theirs;
 4. a download from the mirrors into the cache, unless `$GRADMIX_OFFLINE` is set.
 
-Every file counts with or without `.gz`, and only if its unpacked content has the right digest.
+A `FileSet` is single files: each counts with or without `.gz`, and only if its unpacked content
+has the right digest. An `Archive` is one packed file, known by the digest of the whole, or the
+folder it unpacks to, which the reader of the data set must check by its content. What nobody may
+hand on, such as ImageNet, is a folder that is only looked for.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +40,18 @@ class FileSet:
     sha256: Mapping[str, str]  # file name without .gz -> digest of the unpacked content
     mirrors: tuple[str, ...]  # addresses that end in /; each serves <file name>.gz
     package: str | None = None  # the Debian package that holds it
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The one packed file of a data set and where it comes from."""
+
+    name: str  # the folder's name in every place searched
+    file: str  # the name of the packed file
+    sha256: str  # of the packed file
+    folder: str  # what it unpacks to
+    marker: str  # a file in that folder by which it is known
+    mirrors: tuple[str, ...]  # addresses that end in /; each serves `file`
 
 
 MNIST = FileSet(
@@ -83,6 +99,36 @@ FASHION_MNIST = FileSet(
     package="dataset-fashion-mnist",
 )
 
+CIFAR_10 = Archive(
+    name="cifar-10",
+    file="cifar-10-binary.tar.gz",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    folder="cifar-10-batches-bin",
+    marker="batches.meta.txt",
+    mirrors=(
+        "https://www.cs.toronto.edu/~kriz/",
+        "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/",
+    ),
+)
+
+CIFAR_100 = Archive(
+    name="cifar-100",
+    file="cifar-100-binary.tar.gz",
+    sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    folder="cifar-100-binary",
+    marker="fine_label_names.txt",
+    mirrors=("https://www.cs.toronto.edu/~kriz/",),
+)
+
+TINY_IMAGENET = Archive(
+    name="tiny-imagenet",
+    file="tiny-imagenet-200.zip",
+    sha256="6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
+    folder="tiny-imagenet-200",
+    marker="wnids.txt",
+    mirrors=("http://cs231n.stanford.edu/",),
+)
+
 
 def locate(files: FileSet) -> dict[str, Path]:
     """Return a verified path for every file of the set, downloading what is missing.
@@ -91,6 +137,31 @@ def locate(files: FileSet) -> dict[str, Path]:
     used nor passed over. DataNotFoundError, with all places searched, for a file found nowhere.
     """
     return {name: _locate_file(files, name) for name in files.sha256}
+
+
+def locate_archive(archive: Archive) -> Path:
+    """Return the verified archive, or the folder it was unpacked to, whichever comes first.
+
+    In each place the folder goes before the archive. Errors are those of `locate`.
+    """
+    for place in search_path(archive.name):
+        for folder in (place, place / archive.folder):
+            if (folder / archive.marker).is_file():
+                return folder
+        packed = place / archive.file
+        if packed.is_file():
+            _verify(packed, archive.sha256, _file_sha256)
+            return packed
+    check = _Check(archive.sha256, _file_sha256)
+    try:
+        return _download(archive.name, archive.file, archive.mirrors, check)
+    except _DownloadError as error:
+        remedies = [
+            f"put {archive.file} or the unpacked {archive.folder} into a folder "
+            f"<folder>/{archive.name}, then export {DATA_VARIABLE}=<folder>",
+            *(f"it can be downloaded from {mirror}{archive.file}" for mirror in archive.mirrors),
+        ]
+        raise not_found(archive.file, archive.name, remedies, error.failures) from None
 
 
 def search_path(name: str) -> list[Path]:
@@ -109,48 +180,71 @@ def _locate_file(files: FileSet, name: str) -> Path:
     for folder in search_path(files.name):
         for candidate in (folder / name, folder / f"{name}.gz"):
             if candidate.is_file():
-                _verify(candidate, files.sha256[name])
+                _verify(candidate, files.sha256[name], unpacked_sha256)
                 return candidate
-    return _download(files, name)
+    check = _Check(files.sha256[name], unpacked_sha256)
+    try:
+        return _download(files.name, f"{name}.gz", files.mirrors, check)
+    except _DownloadError as error:
+        raise not_found(name, files.name, _remedies(files), error.failures) from None
 
 
-def _verify(path: Path, expected: str) -> None:
-    actual = unpacked_sha256(path)
+def _file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _verify(path: Path, expected: str, digest: Callable[[Path], str]) -> None:
+    actual = digest(path)
     if actual != expected:
+        what = "its unpacked content" if digest is unpacked_sha256 else "the file"
         raise CorruptFileError(
-            f"{path}: not the file it should be: the SHA-256 of its unpacked content is "
+            f"{path}: not the file it should be: the SHA-256 of {what} is "
             f"{actual}, expected {expected}; remove or replace it"
         )
 
 
-def _download(files: FileSet, name: str) -> Path:
-    """Try the mirrors in turn; what arrives is checked before it gets its name."""
-    if os.environ.get(OFFLINE_VARIABLE, "0") not in ("", "0"):
-        raise _not_found(files, name, [f"no download, because {OFFLINE_VARIABLE} is set"])
-    import pooch  # type: ignore[import-untyped,unused-ignore]
+@dataclass(frozen=True)
+class _Check:
+    """What a downloaded file must be, as a pooch downloader.
 
-    failures = []
-    for mirror in files.mirrors:
-        packed = f"{name}.gz"
-        store = pooch.create(cache_folder(files.name), base_url=mirror, registry={packed: None})
-        try:
-            return Path(store.fetch(packed, downloader=_checked_download(files.sha256[name])))
-        except OSError as error:  # also what requests raises, and CorruptFileError
-            failures.append(f"{mirror}{packed}: {error}")
-    raise _not_found(files, name, failures)
+    Wrong content is refused while it has its temporary name.
+    """
 
+    sha256: str
+    digest: Callable[[Path], str]
 
-def _checked_download(sha256: str) -> Callable[[str, str, object], None]:
-    """Make a pooch downloader that refuses wrong content while it has its temporary name."""
-
-    def download(url: str, output_file: str, store: object) -> None:
+    def __call__(self, url: str, output_file: str, store: object) -> None:
         import pooch
 
         with _ProgressBar(url.rsplit("/", 1)[-1]) as bar:
             pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)(url, output_file, store)
-        _verify(Path(output_file), sha256)
+        _verify(Path(output_file), self.sha256, self.digest)
 
-    return download
+
+class _DownloadError(Exception):
+    def __init__(self, failures: list[str]) -> None:
+        super().__init__("; ".join(failures))
+        self.failures = failures
+
+
+def _download(data_set: str, packed: str, mirrors: Sequence[str], check: _Check) -> Path:
+    """Try the mirrors in turn; what arrives is checked before it gets its name."""
+    if os.environ.get(OFFLINE_VARIABLE, "0") not in ("", "0"):
+        raise _DownloadError([f"no download, because {OFFLINE_VARIABLE} is set"])
+    import pooch  # type: ignore[import-untyped,unused-ignore]
+
+    failures = []
+    for mirror in mirrors:
+        store = pooch.create(cache_folder(data_set), base_url=mirror, registry={packed: None})
+        try:
+            return Path(store.fetch(packed, downloader=check))
+        except OSError as error:  # also what requests raises, and CorruptFileError
+            failures.append(f"{mirror}{packed}: {error}")
+    raise _DownloadError(failures)
 
 
 class _ProgressBar:
@@ -187,21 +281,27 @@ class _ProgressBar:
         self._bar.stop()
 
 
-def _not_found(files: FileSet, name: str, failures: list[str]) -> DataNotFoundError:
-    folders = search_path(files.name)
-    looked = [f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in folders]
+def _remedies(files: FileSet) -> list[str]:
     names = ", ".join(f"{file}.gz" for file in files.sha256)
     package = [f"apt-get install {files.package}"] if files.package else []
-    remedies = [
+    return [
         *package,
         f"put {names} (or the same without .gz) into a folder <folder>/{files.name}, then "
         f"export {DATA_VARIABLE}=<folder>",
         *(f"the files can be downloaded from {mirror}" for mirror in files.mirrors),
     ]
+
+
+def not_found(
+    what: str, data_set: str, remedies: list[str], failures: Sequence[str] = ()
+) -> DataNotFoundError:
+    """Return the error that says where `what` was looked for and how to bring it."""
+    folders = search_path(data_set)
+    looked = [f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in folders]
     parts = (
-        (f"{name} of {files.name} is not on this machine. Looked at:", looked),
-        ("Download:", failures),
-        ("To bring it, either:", remedies),
+        (f"{what} of {data_set} is not on this machine. Looked at:", looked),
+        ("Download:", list(failures) or ["nobody may hand it on"]),
+        ("To bring it, either:" if len(remedies) > 1 else "To bring it:", remedies),
     )
     return DataNotFoundError("\n".join(f"{head}\n" + _bullets(items) for head, items in parts))
 

@@ -1,0 +1,191 @@
+"""CIFAR-10 and CIFAR-100 from their official binary archives, which need no pickle.
+
+A record is one label byte (CIFAR-100: two, coarse and then fine) and 3,072 pixel bytes: the
+red, the green and the blue plane of 32x32, row by row. The archive is read member by member,
+by exact name; nothing of it is written to disk.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gradmix.data.datasets import DataSet
+from gradmix.data.locate import CIFAR_10, CIFAR_100, Archive, locate_archive
+from gradmix.errors import CorruptFileError
+from gradmix.types import Samples
+
+_SHAPE = (3, 32, 32)
+_PIXELS = 3 * 32 * 32
+_LARGEST_TEXT = 1 << 16  # bytes; the lists of class names are far smaller
+
+
+@dataclass(frozen=True)
+class CifarLayout:
+    """Which files a CIFAR folder or archive has, and what a record is."""
+
+    archive: Archive
+    train: Mapping[str, int]  # file name -> number of records
+    test: Mapping[str, int]
+    class_names: str  # the file that lists them
+    label_classes: tuple[int, ...]  # number of classes of each label byte; the last one counts
+    mean: tuple[float, ...]  # of values scaled to 0..1
+    std: tuple[float, ...]
+
+    @property
+    def record(self) -> int:
+        """Bytes per record."""
+        return len(self.label_classes) + _PIXELS
+
+
+CIFAR_10_LAYOUT = CifarLayout(
+    archive=CIFAR_10,
+    train={f"data_batch_{number}.bin": 10_000 for number in range(1, 6)},
+    test={"test_batch.bin": 10_000},
+    class_names="batches.meta.txt",
+    label_classes=(10,),
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2615),
+)
+
+CIFAR_100_LAYOUT = CifarLayout(
+    archive=CIFAR_100,
+    train={"train.bin": 50_000},
+    test={"test.bin": 10_000},
+    class_names="fine_label_names.txt",
+    label_classes=(20, 100),
+    mean=(0.5071, 0.4867, 0.4408),
+    std=(0.2675, 0.2565, 0.2761),
+)
+
+
+def cifar_10() -> DataSet:
+    """Load CIFAR-10, 50,000 + 10,000 photos of 32x32; see `gradmix.data.locate` for where from."""
+    return _official(CIFAR_10_LAYOUT)
+
+
+def cifar_100() -> DataSet:
+    """Load CIFAR-100 with its 100 fine labels, 50,000 + 10,000 photos of 32x32."""
+    return _official(CIFAR_100_LAYOUT)
+
+
+def _official(layout: CifarLayout) -> DataSet:
+    path = locate_archive(layout.archive)
+    data = read_cifar(path, layout)
+    for part, samples in (("training", data.train), ("test", data.test)):
+        counts = samples.y.bincount(minlength=len(data.class_names))
+        if int(counts.min()) != int(counts.max()):
+            raise CorruptFileError(
+                f"{path}: not {data.name}: its {part} images are not the same number of every "
+                f"class, but {int(counts.min())} to {int(counts.max())}; remove or replace it"
+            )
+    return data
+
+
+def read_cifar(path: str | Path, layout: CifarLayout) -> DataSet:
+    """Read a data set from the tar.gz archive or from the folder it unpacks to.
+
+    CorruptFileError names the file that is missing, of another size than `layout` says, or
+    holds a label that cannot be.
+    """
+    path = Path(path)
+    sizes = {name: count * layout.record for name, count in {**layout.train, **layout.test}.items()}
+    if path.is_dir():
+        content = _read_folder(path, sizes, layout.class_names)
+    else:
+        content = _read_tar(path, layout.archive.folder, sizes, layout.class_names)
+    names = _class_names(content[layout.class_names], path / layout.class_names, layout)
+    train, test = (
+        _join([_records(content[name], path / name, layout) for name in part])
+        for part in (layout.train, layout.test)
+    )
+    mean, std = (tuple(value * 255 for value in values) for values in (layout.mean, layout.std))
+    return DataSet(layout.archive.name, train, test, names, mean, std)
+
+
+def _read_folder(folder: Path, sizes: Mapping[str, int], names: str) -> dict[str, bytearray]:
+    content = {}
+    for name in (names, *sizes):
+        path = folder / name
+        if not path.is_file():
+            raise CorruptFileError(f"{path}: missing; the folder is not complete")
+        _check_size(path, path.stat().st_size, sizes.get(name))
+        content[name] = bytearray(path.read_bytes())
+    return content
+
+
+def _read_tar(
+    path: Path, folder: str, sizes: Mapping[str, int], names: str
+) -> dict[str, bytearray]:
+    """Read the wanted members in one pass; what else the archive holds is left alone."""
+    wanted = {f"{folder}/{name}": name for name in (names, *sizes)}
+    content = {}
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                name = wanted.get(member.name)
+                if name is None or not member.isfile():
+                    continue
+                _check_size(path / member.name, member.size, sizes.get(name))
+                stream = archive.extractfile(member)
+                assert stream is not None  # a regular file
+                content[name] = bytearray(stream.read())
+    except (EOFError, zlib.error, tarfile.TarError) as error:
+        raise CorruptFileError(f"{path}: the archive is damaged: {error}") from error
+    missing = [member for member, name in wanted.items() if name not in content]
+    if missing:
+        raise CorruptFileError(f"{path}: the archive lacks {', '.join(missing)}")
+    return content
+
+
+def _check_size(path: Path, size: int, expected: int | None) -> None:
+    if expected is None and size > _LARGEST_TEXT:
+        raise CorruptFileError(f"{path}: {size} bytes are too many for a list of class names")
+    if expected is not None and size != expected:
+        cut = "truncated: " if size < expected else ""
+        raise CorruptFileError(f"{path}: {cut}it has {size} bytes and should have {expected}")
+
+
+def _class_names(content: bytearray, path: Path, layout: CifarLayout) -> tuple[str, ...]:
+    lines = content.decode("utf-8", errors="replace").split("\n")
+    names = tuple(line.strip() for line in lines if line.strip())
+    if len(names) != layout.label_classes[-1]:
+        raise CorruptFileError(
+            f"{path}: lists {len(names)} classes and should list {layout.label_classes[-1]}"
+        )
+    return names
+
+
+def _records(content: bytearray, path: Path, layout: CifarLayout) -> Samples:
+    """Split records into pixels and labels; `path` is for messages."""
+    if len(content) == 0 or len(content) % layout.record:
+        raise CorruptFileError(
+            f"{path}: {len(content)} bytes are not whole records of {layout.record}"
+        )
+    records = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, layout.record)
+    for column, classes in enumerate(layout.label_classes):
+        _check_labels(records[:, column], classes, path)
+    labels = len(layout.label_classes)
+    x = records[:, labels:].reshape(-1, *_SHAPE)
+    return Samples(x.contiguous(), records[:, labels - 1].long())
+
+
+def _check_labels(labels: Tensor, classes: int, path: Path) -> None:
+    wrong = (labels >= classes).nonzero().flatten()
+    if len(wrong):
+        row = int(wrong[0])
+        raise CorruptFileError(
+            f"{path}: record {row} has label {int(labels[row])}; labels run from 0 to {classes - 1}"
+        )
+
+
+def _join(parts: list[Samples]) -> Samples:
+    if len(parts) == 1:
+        return parts[0]
+    return Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
