@@ -48,3 +48,12 @@ def idx_bytes() -> Callable[[tuple[int, ...], bytes], bytes]:
         return struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + values
 
     return build
+
+
+@pytest.fixture(scope="session")
+def real_photos() -> Path:
+    """Return the zip of real photos in an image-folder layout, or skip."""
+    for folder in (*_LISTED, _BESIDE_THE_REPOSITORY):
+        if (folder / "cifar10-jpeg.zip").is_file():
+            return folder / "cifar10-jpeg.zip"
+    pytest.skip("no cifar10-jpeg.zip under $GRADMIX_DATA or ../shared/data: real photos not read")

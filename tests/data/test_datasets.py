@@ -143,7 +143,10 @@ def test_fashion_names() -> None:
 
 
 def test_registry_suggests() -> None:
-    assert list(DATASETS) == ["digits", "mnist", "fashion-mnist"]
+    assert list(DATASETS) == [
+        *("digits", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "tiny-imagenet"),
+        "imagenet",
+    ]
     with pytest.raises(UnknownNameError, match="did you mean 'fashion-mnist'"):
         load_dataset("fashion_mnist")
 

@@ -15,12 +15,22 @@ from pathlib import Path
 import pooch  # noqa: F401  (its log keeps the stderr it finds when imported)
 import pytest
 
-from gradmix.data.locate import FASHION_MNIST, MNIST, FileSet, locate, search_path
+from gradmix.data.locate import (
+    CIFAR_10,
+    FASHION_MNIST,
+    MNIST,
+    Archive,
+    FileSet,
+    locate,
+    locate_archive,
+    search_path,
+)
 from gradmix.errors import CorruptFileError, DataNotFoundError
 
 CONTENT = b"the real content"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 TOY = FileSet("toy", {"values": DIGEST}, mirrors=())
+TOY_ARCHIVE = Archive("toy", "toy.tar.gz", DIGEST, "toy-bin", "names.txt", mirrors=())
 
 
 def put(folder: Path, name: str, content: bytes) -> Path:
@@ -189,7 +199,49 @@ def test_offline_asks_no_mirror(served: tuple[Path, str]) -> None:
 
 
 def test_nothing_heavy_is_imported_early() -> None:
-    code = "import sys, gradmix.data; sys.exit(bool({'sklearn', 'pooch'} & set(sys.modules)))"
+    code = (
+        "import sys, gradmix.data; sys.exit(bool({'sklearn', 'pooch', 'PIL'} & set(sys.modules)))"
+    )
     path = os.pathsep.join(entry for entry in sys.path if entry)
     result = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
     assert result.returncode == 0
+
+
+def test_archive_or_folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADMIX_DATA", str(tmp_path / "a"))
+    packed = put(cache / "toy", "toy.tar.gz", CONTENT)
+    assert locate_archive(TOY_ARCHIVE) == packed
+    inner = put(cache / "toy" / "toy-bin", "names.txt", b"")
+    assert locate_archive(TOY_ARCHIVE) == inner.parent  # the folder first
+    own = put(tmp_path / "a" / "toy", "names.txt", b"")
+    assert locate_archive(TOY_ARCHIVE) == own.parent  # the earlier place first
+
+
+def test_wrong_archive_is_refused(cache: Path) -> None:
+    packed = put(cache / "toy", "toy.tar.gz", gzip.compress(CONTENT))
+    with pytest.raises(CorruptFileError, match="the SHA-256 of the file is") as caught:
+        locate_archive(TOY_ARCHIVE)
+    assert str(packed) in str(caught.value)
+
+
+@pytest.mark.usefixtures("online")
+def test_archive_is_downloaded_as_it_is(served: tuple[Path, str], cache: Path) -> None:
+    folder, address = served
+    put(folder / "wrong", "toy.tar.gz", b"an error page")
+    put(folder / "right", "toy.tar.gz", CONTENT)
+    mirrors = tuple(f"{address}{name}/" for name in ("missing", "wrong", "right"))
+    assert locate_archive(replace(TOY_ARCHIVE, mirrors=mirrors)) == cache / "toy" / "toy.tar.gz"
+    assert (cache / "toy" / "toy.tar.gz").read_bytes() == CONTENT
+
+
+def test_archive_not_found_says_where_and_how(cache: Path) -> None:
+    with pytest.raises(DataNotFoundError) as caught:
+        locate_archive(CIFAR_10)
+    for part in (
+        "cifar-10-binary.tar.gz of cifar-10 is not on this machine",
+        str(cache / "cifar-10"),
+        "no download, because GRADMIX_OFFLINE is set",
+        "put cifar-10-binary.tar.gz or the unpacked cifar-10-batches-bin into a folder",
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    ):
+        assert part in str(caught.value)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import io
+import multiprocessing
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gradmix.data.images import FileTree, ImageFiles
+from gradmix.data.stream import StreamedImages
+from gradmix.errors import CorruptFileError, InputError
+
+COUNT = 40
+PIXELS = np.random.default_rng(0).integers(0, 256, (COUNT, 6, 5, 3), dtype=np.uint8)
+X = torch.from_numpy(PIXELS.transpose(0, 3, 1, 2).copy())
+NAMES = [f"{k}.png" for k in range(COUNT)]
+
+
+def png(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture(params=["folder", "zip"])
+def images(request: pytest.FixtureRequest, tmp_path: Path) -> StreamedImages:
+    """All of X, with 7.png damaged as 40.png beside it."""
+    files = {name: png(array) for name, array in zip(NAMES, PIXELS, strict=True)}
+    files["bad.png"] = files["7.png"][:60]
+    if request.param == "folder":
+        path = tmp_path
+        for name, content in files.items():
+            (path / name).write_bytes(content)
+    else:
+        path = tmp_path / "f.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+    return StreamedImages(ImageFiles(FileTree(path), [*NAMES, "bad.png"], (3, 6, 5)))
+
+
+def workers() -> int:
+    return len(multiprocessing.active_children())
+
+
+def no_workers_left() -> bool:
+    deadline = time.monotonic() + 5
+    while workers() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return workers() == 0
+
+
+def test_looks_like_a_tensor(images: StreamedImages) -> None:
+    assert len(images) == COUNT + 1
+    assert images.shape == (COUNT + 1, 3, 6, 5)
+    assert isinstance(images.shape, torch.Size)
+    assert (images.dtype, images.ndim, images.device) == (torch.uint8, 4, torch.device("cpu"))
+
+
+def test_index_select_is_that_of_the_tensor(images: StreamedImages) -> None:
+    for index in (torch.tensor([3, 0, 3, 39]), torch.randperm(COUNT), torch.arange(0)):
+        selected = images.index_select(0, index)
+        assert selected.dtype == torch.uint8
+        assert torch.equal(selected, X.index_select(0, index))
+    with pytest.raises(InputError, match="dim is 1"):
+        images.index_select(1, torch.arange(1))
+
+
+def test_parts_decode_nothing(images: StreamedImages) -> None:
+    mask = torch.arange(COUNT + 1) % 3 == 0
+    part = images[:COUNT][mask[:COUNT]][torch.tensor([2, 0, 5])].to("cpu")
+    assert part.shape == (3, 3, 6, 5)
+    assert torch.equal(part.index_select(0, torch.arange(3)), X[[6, 0, 15]])
+    assert len(images[COUNT:]) == 1  # the bad one
+
+
+def test_split_is_that_of_the_tensor(images: StreamedImages) -> None:
+    parts = list(images[:COUNT].split(16))
+    assert [len(part) for part in parts] == [16, 16, 8]
+    assert torch.equal(torch.cat(parts), X)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_batches_are_those_of_the_tensor(images: StreamedImages, count: int) -> None:
+    part = images[:COUNT][torch.arange(COUNT - 1, -1, -1)]
+    flipped = X.flip(0)
+    state = torch.get_rng_state()
+    for seed in range(2):  # the second time with the workers of the first
+        order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(seed))
+        indices = [*order.split(12), torch.tensor([1, 1])]
+        batches = list(part.batches(indices, workers=count))
+        assert workers() == count
+        for batch, index in zip(batches, indices, strict=True):
+            assert torch.equal(batch, flipped[index])
+    assert torch.equal(torch.get_rng_state(), state)
+    part.close()
+    assert no_workers_left()
+
+
+def test_left_early_and_two_at_once(images: StreamedImages) -> None:
+    indices = [torch.tensor([k]) for k in range(20)]
+    first = images.batches(indices, workers=1)
+    assert torch.equal(next(first), X[:1])
+    second = images[10:].batches(indices, workers=1)
+    assert torch.equal(next(second), X[10:11])
+    assert torch.equal(next(first), X[1:2])
+    assert workers() == 2
+    first.close()  # type: ignore[attr-defined]
+    again = list(images.batches(indices[5:7], workers=1))  # not what was made ahead
+    assert torch.equal(torch.cat(again), X[5:7])
+    assert torch.equal(torch.cat(list(second)), X[11:30])
+    assert workers() == 2
+    images.close()
+    assert no_workers_left()
+
+
+def test_workers_end_with_the_images(images: StreamedImages) -> None:
+    path = images.files.tree
+    own = StreamedImages(ImageFiles(path, NAMES, (3, 6, 5)))
+    list(own.split(20, workers=1))
+    assert workers() == 1
+    del own
+    assert no_workers_left()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_bad_file_is_named(images: StreamedImages, count: int) -> None:
+    batches = images.batches([torch.tensor([1]), torch.tensor([2, COUNT])], workers=count)
+    assert torch.equal(next(batches), X[1:2])
+    with pytest.raises(CorruptFileError, match=r"bad\.png: ") as caught:
+        next(batches)
+    assert "Traceback" not in str(caught.value)
+    del batches, caught
+    images.close()
+    assert no_workers_left()
+
+
+def test_a_vanished_file_is_named(tmp_path: Path) -> None:
+    images = StreamedImages(ImageFiles(FileTree(tmp_path), ["gone.png"], (3, 6, 5)))
+    with pytest.raises(CorruptFileError, match=r"gone\.png"):
+        images.index_select(0, torch.tensor([0]))
+
+
+def test_many_threads_read_one_zip(images: StreamedImages) -> None:
+    index = torch.arange(COUNT).repeat(10)
+    assert torch.equal(images.index_select(0, index), X[index])
