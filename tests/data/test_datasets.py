@@ -38,6 +38,16 @@ def test_hold_out_takes_the_last() -> None:
     assert data.validation.y.tolist() == [1, 2]
 
 
+def test_hold_out_of_sorted_samples_takes_the_last_of_each_class() -> None:
+    samples = Samples(images(9), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 2]))
+    data = replace(toy(), train=samples).hold_out(4)
+    assert data.validation is not None
+    assert data.validation.y.tolist() == [0, 0, 1, 2]
+    assert torch.equal(data.validation.x, images(9)[[2, 3, 5, 8]])
+    assert torch.equal(data.train.x, images(9)[[0, 1, 4, 6, 7]])
+    assert data.train.y.tolist() == [0, 0, 1, 2, 2]
+
+
 def test_hold_out_nothing() -> None:
     data = toy().hold_out(0)
     assert data.validation is None

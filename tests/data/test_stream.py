@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import pickle
 import time
 import zipfile
 from pathlib import Path
@@ -14,6 +15,9 @@ from PIL import Image
 from gradmix.data.images import FileTree, ImageFiles
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, InputError
+
+# Python 3.12 and 3.13 warn of what PyTorch's DataLoader does on Linux.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 COUNT = 40
 PIXELS = np.random.default_rng(0).integers(0, 256, (COUNT, 6, 5, 3), dtype=np.uint8)
@@ -29,7 +33,7 @@ def png(array: np.ndarray) -> bytes:
 
 @pytest.fixture(params=["folder", "zip"])
 def images(request: pytest.FixtureRequest, tmp_path: Path) -> StreamedImages:
-    """All of X, with 7.png damaged as 40.png beside it."""
+    """All of X, and a damaged file after it."""
     files = {name: png(array) for name, array in zip(NAMES, PIXELS, strict=True)}
     files["bad.png"] = files["7.png"][:60]
     if request.param == "folder":
@@ -149,3 +153,9 @@ def test_a_vanished_file_is_named(tmp_path: Path) -> None:
 def test_many_threads_read_one_zip(images: StreamedImages) -> None:
     index = torch.arange(COUNT).repeat(10)
     assert torch.equal(images.index_select(0, index), X[index])
+
+
+def test_files_can_be_sent_to_a_process_that_is_no_fork(images: StreamedImages) -> None:
+    images.index_select(0, torch.arange(2))  # a zip is open now
+    files = pickle.loads(pickle.dumps(images.files))
+    assert torch.equal(files.decode_rows([4, 5])[0], X[4:6])

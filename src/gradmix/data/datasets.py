@@ -66,7 +66,11 @@ class DataSet:
         check_statistics(self.mean, self.std, self.train.x.shape[1])
 
     def hold_out(self, count: int) -> DataSet:
-        """Return the data set with its last `count` training samples as validation; 0 = none."""
+        """Return the data set with its last `count` training samples as validation; 0 = none.
+
+        Where the samples are sorted by class, as in image folders, it is the last ones of every
+        class, equally many of each as far as possible.
+        """
         total = len(self.train.y)
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < total:
             raise InputError(f"count is {count!r}; it must be an integer from 0 to {total - 1}")
@@ -78,9 +82,14 @@ class DataSet:
                 "call hold_out once, on the whole data set"
             )
         x, y = self.train
-        kept = total - count
-        held_out = Samples(x[kept:], y[kept:])
-        return replace(self, train=Samples(x[:kept], y[:kept]), validation=held_out)
+        if bool((y[1:] >= y[:-1]).all()):
+            held, kept = _last_of_each_class(y, count)
+            return replace(
+                self, train=Samples(x[kept], y[kept]), validation=Samples(x[held], y[held])
+            )
+        cut = total - count
+        held_out = Samples(x[cut:], y[cut:])
+        return replace(self, train=Samples(x[:cut], y[:cut]), validation=held_out)
 
 
 def digits() -> DataSet:
@@ -248,6 +257,18 @@ def _check_alike(part: str, x: Tensor, train: Tensor) -> None:
             f"{part}.x is {x.dtype} with samples of shape {tuple(x.shape[1:])}; train.x is "
             f"{train.dtype} with {tuple(train.shape[1:])}, and all parts must be alike"
         )
+
+
+def _last_of_each_class(y: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return masks of `count` samples from the ends of the classes of sorted labels, and the rest.
+
+    One class after another gives its last sample, then its last but one, and so on.
+    """
+    ends = y.bincount().cumsum(dim=0)
+    from_end = ends[y.long()] - 1 - torch.arange(len(y))
+    held = torch.zeros(len(y), dtype=torch.bool)
+    held[(from_end * len(ends) + y).argsort()[:count]] = True
+    return held, ~held
 
 
 def _every_fifth_of_each_class(y: Tensor) -> Tensor:

@@ -336,7 +336,8 @@ def _data_set(
     train, test = Samples(stand_in[:cut], y[:cut]), Samples(stand_in[cut:], y[cut:])
     if mean is None or std is None:
         computed = channel_statistics(train.x)
-        mean, std = (given or own for given, own in zip((mean, std), computed, strict=True))
+        mean = computed[0] if mean is None else mean
+        std = computed[1] if std is None else std
     return DataSet(name, train, test, listing.classes, tuple(mean), tuple(std))
 
 
