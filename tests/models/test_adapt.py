@@ -202,6 +202,25 @@ def test_what_does_not_fit_is_named_and_changes_nothing():
     assert all(torch.equal(before[name], t) for name, t in network.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor", "problem"),
+    [
+        ("extra.weight", torch.ones(1), r"unexpected: extra.weight$"),
+        (
+            "special.0.bias",
+            torch.ones(2),
+            r"misshaped: special.0.bias is \(2,\) instead of \(5,\)$",
+        ),
+        ("special.0.bias", None, r"missing: special.0.bias$"),
+    ],
+)
+def test_one_problem_is_enough(name, tensor, problem):
+    network = MLP(6, 3, (4, 5))
+    state = {**MLP(6, 3, (4, 5)).state_dict(), name: tensor}
+    with pytest.raises(InputError, match=problem):
+        load_backbone(network, {key: t for key, t in state.items() if t is not None})
+
+
 def test_long_lists_of_names_are_cut():
     with pytest.raises(InputError, match=r"missing: shared.stem.0.weight, .* and \d+ more"):
         load_backbone(ResNet18(3, width=1), {})
