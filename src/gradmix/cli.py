@@ -105,6 +105,24 @@ def parse_class_order(text: str | None) -> str | tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
+def parse_options(texts: list[str] | None) -> tuple[tuple[str, float], ...] | None:
+    """name=number, in the order of the names.
+
+    >>> parse_options(["beta=1", "alpha=0.5"])
+    (('alpha', 0.5), ('beta', 1.0))
+    """
+    if texts is None:
+        return None
+    pairs = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            pairs[name] = float(value)
+        except ValueError:
+            raise InputError(f"option is {text!r}; give name=number, like alpha=0.3") from None
+    return tuple(sorted(pairs.items()))
+
+
 @app.command(cls=ManyValues)
 def run(
     data: Annotated[str, typer.Option(help="Data set: see `gradmix list`.")],
@@ -129,6 +147,10 @@ def run(
     exemplars: Annotated[int | None, typer.Option(help="Memory per class.")] = None,
     memory_total: Annotated[int | None, typer.Option(help="Or memory in all.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Of the mix's Beta distribution.")] = None,
+    head: Annotated[str | None, typer.Option(help="fixed or growing.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="The method's own settings, like alpha=0.3.")
+    ] = None,
     tables: Annotated[
         int | None, typer.Option(help="Pair tables over λ; 1 is Algorithm 1's.")
     ] = None,
@@ -173,6 +195,8 @@ def run(
         memory_total=memory_total,
         alpha=alpha,
         tables=tables,
+        head=head,
+        options=parse_options(option),
         increments=None if increments is None else tuple(increments),
         class_order=parse_class_order(class_order),
         validation=validation,

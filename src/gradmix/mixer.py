@@ -57,6 +57,7 @@ class Mixer:
             raise UnknownNameError("average", average, ("sample", "class"))
         self.recipe = recipe
         self.num_outputs = num_outputs
+        self._num_classes = num_outputs  # of the counts, whatever the head has grown to
         self.tables: tuple[PairTable, ...] = ()
         self.counts = torch.zeros(num_outputs, num_outputs, dtype=torch.int64)
         self._latest = 0  # which table the last batch used
@@ -65,14 +66,17 @@ class Mixer:
         self._exemplars_per_class = exemplars_per_class
         self._pairing, self._average = pairing, average
 
-    def begin_task(self, pool: SamplePool) -> None:
-        """Take the pool that partners come from; forget the last task's pairs and counts."""
+    def begin_task(self, pool: SamplePool, num_outputs: int | None = None) -> None:
+        """Take the pool that partners come from; forget the last task's pairs and counts.
+
+        `num_outputs` are the head's now, if it grows.
+        """
+        self.num_outputs = self.num_outputs if num_outputs is None else num_outputs
         self._pool = pool
         self._index = ClassIndex(pool.y, self.num_outputs)
         self.tables = ()
-        self.counts = torch.zeros(
-            self.num_outputs, self.num_outputs, dtype=torch.int64, device=pool.y.device
-        )
+        size = (self._num_classes, self._num_classes)
+        self.counts = torch.zeros(size, dtype=torch.int64, device=pool.y.device)
 
     @property
     def pairs(self) -> PairTable | None:
@@ -175,7 +179,7 @@ class Mixer:
         return blends.linear(batch.x, other.x, lam)
 
     def _count(self, y: Tensor, partner_y: Tensor) -> None:
-        pair = y * self.num_outputs + partner_y
+        pair = y * self._num_classes + partner_y
         self.counts.view(-1).index_add_(0, pair, torch.ones_like(pair))
 
     def state_dict(self) -> dict[str, Any]:

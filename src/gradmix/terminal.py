@@ -68,7 +68,9 @@ def follow(
         elif isinstance(event, TaskDone):
             seen = tasks[: event.task + 1]
             classes = [label for task in seen for label in task.classes]
-            accuracy = float(event.correct[classes].sum()) / sum(len(t.test.y) for t in seen)
+            accuracy = float(event.correct["main"][classes].sum()) / sum(
+                len(t.test.y) for t in seen
+            )
             if every_task:
                 progress.console.print(
                     f"{name} · task {event.task + 1}/{len(tasks)} · accuracy {accuracy:.3f} · "

@@ -15,7 +15,10 @@ EMBED_BATCH = 1024
 
 
 def find_head(model: nn.Module) -> nn.Linear:
-    """The last `nn.Linear` among the model's modules, in the order of registration."""
+    """The model's `head` if it has one, else its last `nn.Linear` in order of registration."""
+    if isinstance(getattr(model, "head", None), nn.Linear):
+        head: nn.Linear = model.head  # type: ignore[assignment]
+        return head
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linears:
         raise InputError(

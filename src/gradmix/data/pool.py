@@ -40,14 +40,14 @@ class Pool:
         self.num_new = len(new.y)
         self.y = torch.cat([part.y for part in parts])
         self._x = torch.cat([part.x for part in parts])
-        self._normalise = normalise
+        self.normalise = normalise
 
     def __len__(self) -> int:
         return len(self.y)
 
     def images(self, index: Tensor) -> Tensor:
         """Network inputs of the samples at `index`."""
-        return self._normalise(self._x.index_select(0, index))
+        return self.normalise(self._x.index_select(0, index))
 
     def batch(self, index: Tensor) -> Batch:
         """Inputs and labels of the samples at `index`."""

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from gradmix.criterion import PAIRINGS
 from gradmix.data import DATASETS
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.methods import METHODS, Settings
+from gradmix.methods import METHODS, Settings, find_method
+from gradmix.methods.base import read_options
 from gradmix.mixing import Recipe, parse_recipe
 from gradmix.models import MODELS
 
@@ -42,6 +43,8 @@ class RunConfig:
     lr_steps: tuple[int, ...] = ()  # epochs at which the learning rate falls to a tenth
     batch_size: int = 64  # new samples per step
     replay_batch_size: int = 64  # replayed samples per step
+    head: str = "fixed"  # all outputs from the start, or growing with the classes
+    options: tuple[tuple[str, float], ...] = ()  # the method's own settings, by name
     exemplars_per_class: int | None = 32  # memory that grows with the classes …
     memory_total: int | None = None  # … or a fixed total, shared by the classes
     alpha: float | None = None  # of the mix; None is the mix's own
@@ -82,6 +85,7 @@ class RunConfig:
         if self.alpha is not None and recipe is None:
             raise InputError(f"alpha is {self.alpha}, but mix 'none' has no mixing ratio")
         self.settings.__post_init__()
+        read_options(find_method(self.method).options_type, dict(self.options))
 
     @property
     def recipe(self) -> Recipe | None:
@@ -95,10 +99,11 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         """As result files have it."""
-        return {
+        plain = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
         }
+        return {**plain, "options": dict(self.options)}
 
 
 PRESETS: dict[str, dict[str, Any]] = {

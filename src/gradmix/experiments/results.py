@@ -35,6 +35,7 @@ class RunResult:
     initial_accuracy: list[float]  # on every task, before training
     class_accuracy: list[list[float]]  # [l][c]: on class c after task l
     metrics: dict[str, float]
+    variants: dict[str, dict[str, Any]]  # accuracy and metrics of a method's other predictors
     epochs: list[dict[str, Any]]  # task, stage, epoch, loss, negative-pair rate
     pair_counts: list[list[list[int]]]  # [l][a][b]: how often a was mixed with b in task l
     seconds: dict[str, float]  # train, criterion, evaluate, total

@@ -14,11 +14,13 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from gradmix.data import Benchmark, load_dataset, split_into_tasks
+from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.experiments.config import RunConfig
 from gradmix.experiments.results import RunResult
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, find_method
+from gradmix.methods.base import read_options
 from gradmix.metrics import all_metrics
 from gradmix.mixer import Mixer
 from gradmix.models import build_model
@@ -85,14 +87,17 @@ def build_method(
     config: RunConfig, benchmark: Benchmark, streams: RandomStreams, device: torch.device
 ) -> Method:
     """Network, memory, mixer and method of a configuration."""
-    num_outputs = len(benchmark.class_names)
+    kind = find_method(config.method)
+    growing = kind.grows or config.head == "growing"
+    num_classes = len(benchmark.class_names)
+    outputs = len(benchmark.tasks[0].classes) if growing else num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
     with streams.for_construction("weights"):
-        model = build_model(config.model, shape, num_outputs).to(device)
+        model = build_model(config.model, shape, outputs).to(device)
     memory = ReplayMemory(exemplars_per_class=config.exemplars_per_class, total=config.memory_total)
     mixer = Mixer(
         config.recipe,
-        num_outputs,
+        num_classes,
         host=streams.host("mixing"),
         generator=streams.device("mixing"),
         mix_points=int(getattr(model, "mix_points", 1)),
@@ -100,7 +105,9 @@ def build_method(
         pairing=config.pairing,
         average=config.average,
     )
-    return find_method(config.method)(model, memory, mixer, config.settings, streams)
+    normalise = Normalise(benchmark.mean, benchmark.std, device)
+    options = read_options(kind.options_type, dict(config.options))
+    return kind(model, memory, mixer, config.settings, streams, normalise, options)
 
 
 @contextmanager
@@ -117,13 +124,13 @@ def _threads(number: int) -> Iterator[None]:
 class _Record:
     """Collects the events of a run into its result."""
 
-    def __init__(self, training: Training, initial: Tensor) -> None:
+    def __init__(self, training: Training, initial: dict[str, Tensor]) -> None:
         self.training = training
         benchmark = training.benchmark
         labels = torch.cat([task.test.y for task in benchmark.tasks])
         self.totals = labels.bincount(minlength=len(benchmark.class_names))
-        self.initial = self._by_task(initial)
-        self.accuracy: list[list[float]] = []
+        self.initial = {name: self._by_task(correct) for name, correct in initial.items()}
+        self.accuracy: dict[str, list[list[float]]] = {name: [] for name in initial}
         self.class_accuracy: list[list[float]] = []
         self.pair_counts: list[list[list[int]]] = []
         self.epochs: list[dict[str, Any]] = []
@@ -146,8 +153,9 @@ class _Record:
             )
         elif isinstance(event, TaskDone):
             task = self.training.benchmark.tasks[event.task]
-            self.accuracy.append(self._by_task(event.correct))
-            self.class_accuracy.append((event.correct / self.totals).tolist())
+            for name, correct in event.correct.items():
+                self.accuracy[name].append(self._by_task(correct))
+            self.class_accuracy.append((event.correct["main"] / self.totals).tolist())
             self.pair_counts.append(event.pair_counts.tolist())
             self.tasks.append(
                 {
@@ -161,16 +169,25 @@ class _Record:
 
     def result(self, config: RunConfig, total_seconds: float) -> RunResult:
         benchmark = self.training.benchmark
+        metrics = {
+            name: all_metrics(matrix, self.initial[name]) for name, matrix in self.accuracy.items()
+        }
+        variants = {
+            name: {"accuracy": matrix, "metrics": metrics[name]}
+            for name, matrix in self.accuracy.items()
+            if name != "main"
+        }
         return RunResult(
             config=config.to_json(),
             versions=_versions(),
             class_names=list(benchmark.class_names),
             class_order=list(benchmark.class_order),
             tasks=self.tasks,
-            accuracy=self.accuracy,
-            initial_accuracy=self.initial,
+            accuracy=self.accuracy["main"],
+            initial_accuracy=self.initial["main"],
             class_accuracy=self.class_accuracy,
-            metrics=all_metrics(self.accuracy, self.initial),
+            metrics=metrics["main"],
+            variants=variants,
             epochs=self.epochs,
             pair_counts=self.pair_counts,
             seconds={**vars(self.training.seconds), "total": total_seconds},

@@ -16,8 +16,9 @@ class ReplayMemory:
     """Exemplars of the classes seen so far, `exemplars_per_class` of each or `total` in all.
 
     With `exemplars_per_class` the memory grows with the classes (the paper's way). With
-    `total` it has a fixed size that the classes share equally, the lowest labels (the first
-    to arrive, as labels are numbered here) taking the remainder, so that old classes give up exemplars as new ones come.
+    `total` it has a fixed size that the classes share equally, the lowest labels (the first to
+    arrive, as labels are numbered here) taking the remainder, so that old classes give up
+    exemplars as new ones come.
 
     Every exemplar has a priority, and a class keeps those with the lowest. Random priorities
     make what is kept a uniform sample of all that was ever added of the class, in one call
@@ -37,6 +38,7 @@ class ReplayMemory:
         self.total = total
         self.x = torch.empty(0)
         self.y = torch.empty(0, dtype=torch.int64)
+        self.extras: dict[str, Tensor] = {}  # what else is kept of every exemplar, by name
         self._priority = torch.empty(0)
 
     def __len__(self) -> int:
@@ -64,17 +66,32 @@ class ReplayMemory:
         quota[classes[:rest]] += 1
         return quota
 
-    def add(self, samples: Samples, priority: Tensor) -> None:
-        """Offer samples, each with a priority; every class keeps the lowest within its quota."""
+    def add(
+        self, samples: Samples, priority: Tensor, extras: dict[str, Tensor] | None = None
+    ) -> None:
+        """Offer samples, each with a priority; every class keeps the lowest within its quota.
+
+        `extras` are further rows to keep beside the samples, the same names at every call.
+        """
         x, y = samples
-        self._check(x, y, priority)
+        extras = {} if extras is None else extras
+        self._check(x, y, priority, extras)
         if len(self):
             x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
             priority = torch.cat([self._priority, priority])
+            extras = {name: torch.cat([self.extras[name], rows]) for name, rows in extras.items()}
         kept = first_of_each_class(y, priority, self.quota(y.unique()))
         self.x, self.y, self._priority = x[kept], y[kept], priority[kept]
+        self.extras = {name: rows[kept] for name, rows in extras.items()}
 
-    def _check(self, x: Tensor, y: Tensor, priority: Tensor) -> None:
+    def _check(self, x: Tensor, y: Tensor, priority: Tensor, extras: dict[str, Tensor]) -> None:
+        if len(self) and extras.keys() != self.extras.keys():
+            raise InputError(
+                f"extras are {sorted(extras)}; this memory keeps {sorted(self.extras)}"
+            )
+        for name, rows in extras.items():
+            if len(rows) != len(x):
+                raise InputError(f"extras[{name!r}] has {len(rows)} rows for {len(x)} samples")
         if not len(x) == len(y) == len(priority) or len(x) == 0:
             raise InputError(
                 f"{len(x)} samples, {len(y)} labels and {len(priority)} priorities; "
@@ -102,8 +119,9 @@ class ReplayMemory:
         return torch.randperm(len(self), generator=generator, device=self.y.device)[:count]
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is: exemplars, labels, priorities."""
-        return {"x": self.x, "y": self.y, "priority": self._priority}
+        """All there is: exemplars, labels, priorities, extras."""
+        extras = dict(self.extras)
+        return {"x": self.x, "y": self.y, "priority": self._priority, "extras": extras}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved memory, exactly; one that is over this budget is refused."""
@@ -113,6 +131,7 @@ class ReplayMemory:
             if bool((y.bincount(minlength=len(quota)) > quota).any()):
                 raise InputError(f"the saved memory of {len(y)} exemplars is over this budget")
         self.x, self.y, self._priority = x, y, priority
+        self.extras = dict(state["extras"])
 
 
 def random_priority(count: int, generator: torch.Generator) -> Tensor:

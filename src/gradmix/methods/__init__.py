@@ -5,10 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradmix.errors import UnknownNameError
-from gradmix.methods.base import Method, Settings, Stage
+from gradmix.methods.base import Method, Options, Settings, Stage
+from gradmix.methods.bounds import FineTuning, Joint
+from gradmix.methods.der import DER, DERPlusPlus
 from gradmix.methods.er import ER
+from gradmix.methods.foster import FOSTER
+from gradmix.methods.gss import GSS, GSSStream
+from gradmix.methods.icarl import ICaRL
+from gradmix.methods.memo import MEMO
+from gradmix.methods.mir import MIR
 
-__all__ = ["ER", "METHODS", "Method", "MethodInfo", "Settings", "Stage", "find_method"]
+__all__ = [
+    "DER",
+    "ER",
+    "FOSTER",
+    "GSS",
+    "MEMO",
+    "METHODS",
+    "MIR",
+    "DERPlusPlus",
+    "FineTuning",
+    "GSSStream",
+    "ICaRL",
+    "Joint",
+    "Method",
+    "MethodInfo",
+    "Options",
+    "Settings",
+    "Stage",
+    "find_method",
+]
 
 
 @dataclass(frozen=True)
@@ -22,6 +48,16 @@ class MethodInfo:
 
 METHODS: dict[str, MethodInfo] = {
     "er": MethodInfo("experience replay", "Chaudhry et al., 2019", ER),
+    "mir": MethodInfo("replays what a step would harm most", "Aljundi et al., NeurIPS 2019", MIR),
+    "gss": MethodInfo("keeps what differs in gradient", "Aljundi et al., NeurIPS 2019", GSS),
+    "gss-stream": MethodInfo("the same, while training", "Aljundi et al., NeurIPS 2019", GSSStream),
+    "der": MethodInfo("replays old outputs", "Buzzega et al., NeurIPS 2020", DER),
+    "der++": MethodInfo("old outputs and labels", "Buzzega et al., NeurIPS 2020", DERPlusPlus),
+    "foster": MethodInfo("boosting and compression", "Wang et al., ECCV 2022", FOSTER),
+    "memo": MethodInfo("a special block per task", "Zhou et al., ICLR 2023", MEMO),
+    "icarl": MethodInfo("herding, nearest mean", "Rebuffi et al., CVPR 2017", ICaRL),
+    "finetune": MethodInfo("no replay: the lower bound", "folklore", FineTuning),
+    "joint": MethodInfo("all data at once: the upper bound", "folklore", Joint),
 }
 
 

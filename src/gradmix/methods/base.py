@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gradmix.criterion import evaluating
-from gradmix.data.pool import Pool
-from gradmix.errors import InputError
-from gradmix.memory import ReplayMemory
+from gradmix.criterion import evaluating, find_head
+from gradmix.data.pool import Normalise, Pool
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.memory import ReplayMemory, random_priority
 from gradmix.mixer import Mixer
+from gradmix.models.heads import grow_head
 from gradmix.randomness import RandomStreams
-from gradmix.types import Samples
+from gradmix.types import Batch, MixedBatch, Samples
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Settings:
     lr_steps: tuple[int, ...] = ()  # epochs at which the learning rate falls to a tenth
     batch_size: int = 64  # new samples per step, |B1|
     replay_batch_size: int = 64  # replayed samples per step, |B2|
+    head: str = "fixed"  # all outputs from the start, or "growing" with the classes
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "replay_batch_size"):
@@ -42,6 +44,22 @@ class Settings:
             raise InputError(f"weight_decay is {self.weight_decay}; it must be 0 or more")
         if any(step < 1 for step in self.lr_steps):
             raise InputError(f"lr_steps is {self.lr_steps}; epochs count from 1")
+        if self.head not in ("fixed", "growing"):
+            raise UnknownNameError("head", self.head, ("fixed", "growing"))
+
+
+@dataclass(frozen=True)
+class Options:
+    """A method's own settings; this one has none."""
+
+
+def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
+    """Options by name; unknown names are refused."""
+    known = {field.name: field.type for field in fields(kind)}
+    for name in given:
+        if name not in known:
+            raise UnknownNameError("option", name, known or ["(this method has none)"])
+    return kind(**given)
 
 
 class Stage(NamedTuple):
@@ -59,6 +77,10 @@ class Method:
     takes the gradient of before it moves `optimizer`; and, at the end, `end_task`.
     """
 
+    options_type: ClassVar[type[Options]] = Options
+    grows: ClassVar[bool] = False  # whether the head must grow with the classes
+    replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
+
     def __init__(
         self,
         model: nn.Module,
@@ -66,29 +88,82 @@ class Method:
         mixer: Mixer,
         settings: Settings,
         streams: RandomStreams,
+        normalise: Normalise,
+        options: Options | None = None,
     ) -> None:
+        if not self.replays and mixer.recipe is not None and mixer.recipe.uses_gradients:
+            raise InputError(
+                f"mix has {mixer.recipe.partners!r} partners, which protect a memory, and "
+                f"{type(self).__name__} replays none; give a mix without gradients"
+            )
         self.model, self.memory, self.mixer = model, memory, mixer
-        self.settings, self.streams = settings, streams
+        self.settings, self.streams, self.normalise = settings, streams, normalise
+        self.options = self.options_type() if options is None else options
+        self.stage = Stage("train", settings.epochs)
+        self.seen = 0  # classes met, the current task's included
         self.optimizer: torch.optim.Optimizer = self.new_optimizer()
+
+    # --- the network ------------------------------------------------------------------------
+
+    @property
+    def head(self) -> nn.Linear:
+        """The last linear layer, whose gradients the criterion looks at."""
+        return find_head(self.model)
+
+    def grow(self, seen: int) -> None:
+        """Make room for the classes of a new task, of which `seen` have then been met."""
+        if self.grows or self.settings.head == "growing":
+            with self.streams.for_construction("heads"):
+                self.model.head = grow_head(self.head, seen)
+
+    def logits(self, mixed: MixedBatch) -> Tensor:
+        """Outputs of the network for a mixed batch, one row per target."""
+        outputs: Tensor = self.model(mixed.x, mix=mixed.mix, at=mixed.at)
+        return outputs
+
+    # --- what the loop calls ----------------------------------------------------------------
+
+    def past(self) -> Samples:
+        """What joins the new data in the pool."""
+        return self.memory.samples
+
+    def epoch_samples(self) -> int:
+        """How many samples of the pool, from its first on, an epoch passes over."""
+        return self.pool.num_new
 
     def stages(self) -> Sequence[Stage]:
         """What the current task's training consists of."""
         return [Stage("train", self.settings.epochs)]
 
-    def begin_task(self, pool: Pool) -> None:
-        """Meet the task's data and the memory."""
+    def begin_task(self, pool: Pool, seen: int) -> None:
+        """Meet the task's data and the memory; `seen` classes are known with this task."""
+        self.grow(seen)
+        self.seen = seen
+        self.meet(pool)
+
+    def meet(self, pool: Pool) -> None:
+        """Take the pool of a task, begun now or to be continued."""
         self.pool = pool
-        self.mixer.begin_task(pool)
+        self.mixer.begin_task(pool, self.head.out_features)
 
     def begin_stage(self, stage: Stage) -> None:
         """Start with a new optimizer."""
+        self.stage = stage
         self.optimizer = self.new_optimizer()
 
+    def train_mode(self) -> None:
+        """Put what the current stage trains in training mode."""
+        self.model.train()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the current stage trains."""
+        return list(self.model.parameters())
+
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """SGD over all parameters."""
+        """SGD over what the current stage trains."""
         s = self.settings
         return torch.optim.SGD(
-            self.model.parameters(), s.lr, momentum=s.momentum, weight_decay=s.weight_decay
+            self.parameters(), s.lr, momentum=s.momentum, weight_decay=s.weight_decay
         )
 
     def begin_epoch(self, epoch: int) -> None:
@@ -96,15 +171,28 @@ class Method:
         passed = sum(epoch >= step for step in self.settings.lr_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.lr * 0.1**passed
-        self.mixer.refresh(self.model)
+        self.mixer.refresh(self.model, self.head)
 
     def train_step(self, new: Tensor) -> Tensor:
         """The loss of one step, given the pool indices of the new samples B1."""
         raise TypeError(f"{type(self).__name__} does not say how to train; define train_step")
 
     def end_task(self, new: Samples) -> None:
-        """Choose what the memory keeps of the task."""
-        raise TypeError(f"{type(self).__name__} does not say what to keep; define end_task")
+        """Keep random exemplars of every new class (Algorithm 1, steps 26 and 27)."""
+        self.memory.add(new, random_priority(len(new.y), self.streams.device("memory")))
+
+    # --- replay -----------------------------------------------------------------------------
+
+    def draw_replay(self) -> Tensor:
+        """Pool indices of B2: uniform from the memory, or all of it if it is smaller."""
+        drawn = self.memory.draw(self.settings.replay_batch_size, self.streams.device("replay"))
+        return self.pool.num_new + drawn
+
+    def joined(self, new: Tensor, replay: Tensor) -> Batch:
+        """B1 ∪ B2."""
+        return self.pool.batch(torch.cat([new, replay]))
+
+    # --- use --------------------------------------------------------------------------------
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
@@ -113,18 +201,50 @@ class Method:
             scores: Tensor = self.model(x)
         return scores
 
+    def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """All that is evaluated after a task: "main", and what else a method has."""
+        return {"main": self.predict}
+
+    # --- state ------------------------------------------------------------------------------
+
+    def structure(self) -> dict[str, Any]:
+        """What `rebuild` needs to give a new object networks of the same shape, as plain JSON."""
+        return {"outputs": self.head.out_features, "seen": self.seen}
+
+    def rebuild(self, structure: dict[str, Any]) -> None:
+        """Give the networks the shape of a saved state, before tensors are loaded into them."""
+        if structure["outputs"] != self.head.out_features:
+            self.grow(structure["outputs"])
+        self.seen = structure["seen"]
+
+    def networks(self) -> dict[str, nn.Module]:
+        """Every network that a later step depends on."""
+        return {"model": self.model}
+
     def state_dict(self) -> dict[str, Any]:
         """All that a later step depends on, but for the random streams and the task's data."""
         return {
-            "model": self.model.state_dict(),
+            "structure": self.structure(),
+            "networks": {name: net.state_dict() for name, net in self.networks().items()},
             "memory": self.memory.state_dict(),
             "mixer": self.mixer.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state; `begin_task` was called with the same data if in a task."""
-        self.model.load_state_dict(state["model"])
+    def load_past(self, state: dict[str, Any]) -> None:
+        """Take over what joins the new data in the pool."""
         self.memory.load_state_dict(state["memory"])
+
+    def load_state_dict(self, state: dict[str, Any], stage: Stage | None = None) -> None:
+        """Continue from a saved state, in `stage` if in the middle of a task.
+
+        The loop has called `rebuild` and, in the middle of a task, `meet`.
+        """
+        self.load_past(state)
+        for name, network in self.networks().items():
+            network.load_state_dict(state["networks"][name])
         self.mixer.load_state_dict(state["mixer"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if stage is not None:
+            self.stage = stage
+            self.optimizer = self.new_optimizer()
+            self.optimizer.load_state_dict(state["optimizer"])

@@ -24,7 +24,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from gradmix.data import Benchmark
-from gradmix.data.pool import Normalise, Pool
+from gradmix.data.pool import Pool
 from gradmix.methods import Method, Stage
 from gradmix.training.evaluate import count_correct
 from gradmix.types import Samples, Task
@@ -58,7 +58,7 @@ class TaskDone:
     """One task learned and evaluated."""
 
     task: int
-    correct: Tensor  # (C,) test samples classified right, by class, future classes included
+    correct: dict[str, Tensor]  # by predictor: (C,) test samples right, future classes included
     pair_counts: Tensor  # (C, C) how often each ordered class pair was mixed
     memory_size: int
     replay_batch: int  # rows replayed per step: fewer than asked for if the memory is smaller
@@ -99,7 +99,6 @@ class Training:
 
     def __post_init__(self) -> None:
         device = self.fabric.device
-        self._normalise = Normalise(self.benchmark.mean, self.benchmark.std, device)
         self._tasks = [_to_device(task, device) for task in self.benchmark.tasks]
         self._order = torch.empty(0, dtype=torch.int64, device=device)
         self._losses: list[Tensor] = []
@@ -112,7 +111,8 @@ class Training:
     def _learn(self, task: Task) -> Iterator[Event]:
         at, method = self.position, self.method
         if not at.in_stage:
-            self._meet(task)
+            seen = sum(len(t.classes) for t in self._tasks[: at.task + 1])
+            method.begin_task(self._pool(task), seen)
         stages = method.stages()
         while at.stage < len(stages):
             if not at.in_stage:
@@ -124,21 +124,21 @@ class Training:
         method.end_task(task.train)
         correct = self.evaluate()
         at.task, at.stage = at.task + 1, 0
-        yield TaskDone(
-            at.task - 1, correct, method.mixer.counts.cpu(), len(method.memory), replay_batch
-        )
+        counts = method.mixer.counts.cpu()
+        yield TaskDone(at.task - 1, correct, counts, len(method.memory), replay_batch)
 
-    def _meet(self, task: Task) -> None:
-        self.method.begin_task(Pool(task.train, self.method.memory.samples, self._normalise))
+    def _pool(self, task: Task) -> Pool:
+        return Pool(task.train, self.method.past(), self.method.normalise)
 
     def _train(self, stage: Stage) -> Iterator[Event]:
         """All epochs of a stage. An incomplete last batch of new data is dropped."""
         at, method = self.position, self.method
         optimizer = self.fabric.setup_optimizers(method.optimizer)
         assert not isinstance(optimizer, tuple)  # one in, one out
-        batch_size = min(method.settings.batch_size, method.pool.num_new)
-        steps = method.pool.num_new // batch_size
-        method.model.train()
+        samples = method.epoch_samples()
+        batch_size = min(method.settings.batch_size, samples)
+        steps = samples // batch_size
+        method.train_mode()
         while at.epoch < stage.epochs:
             if at.step == 0:
                 self._begin_epoch()
@@ -162,7 +162,7 @@ class Training:
         started = perf_counter()
         generator = self.method.streams.device("batches")
         self._order = torch.randperm(
-            self.method.pool.num_new, generator=generator, device=self.fabric.device
+            self.method.epoch_samples(), generator=generator, device=self.fabric.device
         )
         self._losses = []
         self.method.begin_epoch(self.position.epoch)
@@ -178,12 +178,22 @@ class Training:
             self.method.mixer.negative_rate,
         )
 
-    def evaluate(self) -> Tensor:
-        """Test samples classified right, by class, over all tasks, past and future."""
+    def evaluate(self) -> dict[str, Tensor]:
+        """Test samples classified right, by class, over all tasks, past and future.
+
+        For each of the method's predictors, "main" first.
+        """
         started = perf_counter()
-        counts = [count_correct(self.method, task.test, self._normalise) for task in self._tasks]
+        num_classes = len(self.benchmark.class_names)
+        correct = {}
+        for name, predict in self.method.predictors().items():
+            counts = [
+                count_correct(predict, task.test, self.method.normalise, num_classes)
+                for task in self._tasks
+            ]
+            correct[name] = torch.stack(counts).sum(dim=0)
         self.seconds.evaluate += perf_counter() - started
-        return torch.stack(counts).sum(dim=0)
+        return correct
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the training depends on, valid at every event."""
@@ -200,12 +210,15 @@ class Training:
         self.position = Position(**state["position"])
         self._order = state["order"]
         self._losses = list(state["losses"].unbind())
-        self.method.memory.load_state_dict(state["method"]["memory"])
+        method, saved = self.method, state["method"]
+        method.rebuild(saved["structure"])
+        stage = None
         if self.position.in_stage:
-            self._meet(self._tasks[self.position.task])
-            self.method.begin_stage(self.method.stages()[self.position.stage])
-        self.method.load_state_dict(state["method"])
-        self.method.streams.load_state_dict(state["streams"])
+            method.load_past(saved)
+            method.meet(self._pool(self._tasks[self.position.task]))
+            stage = method.stages()[self.position.stage]
+        method.load_state_dict(saved, stage)
+        method.streams.load_state_dict(state["streams"])
 
 
 def _to_device(task: Task, device: torch.device) -> Task:

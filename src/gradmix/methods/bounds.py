@@ -1,0 +1,86 @@
+"""The two bounds of every comparison: no replay at all, and all data at once."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradmix.methods.base import Method
+from gradmix.types import Samples
+
+
+class FineTuning(Method):
+    """Trains on the new data alone: the lower bound.
+
+    Mixing: B1 is mixed within itself. There is no memory, so gradient partners have no meaning
+    and are refused.
+    """
+
+    replays: ClassVar[bool] = False
+
+    def train_step(self, new: Tensor) -> Tensor:
+        """Cross-entropy on B1."""
+        mixed = self.mixer.mix(self.pool.batch(new))
+        return F.cross_entropy(self.logits(mixed), mixed.targets)
+
+    def end_task(self, new: Samples) -> None:
+        """Keep nothing."""
+
+
+class Joint(Method):
+    """Trains from scratch on everything seen, at every task: the upper bound.
+
+    Mixing: as in ordinary training, within batches of all classes. Nothing is forgotten, so
+    gradient partners have no meaning and are refused. Keeps all data, beyond any budget.
+    """
+
+    replays: ClassVar[bool] = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._initial = copy.deepcopy(self.model.state_dict())
+        self._kept: list[Samples] = []
+
+    def past(self) -> Samples:
+        """Everything seen."""
+        if not self._kept:
+            return super().past()
+        return Samples(*(torch.cat(parts) for parts in zip(*self._kept, strict=True)))
+
+    def grow(self, seen: int) -> None:
+        """Start anew from the initial weights; new rows of a growing head are drawn anew."""
+        fitting = {
+            name: value
+            for name, value in self._initial.items()
+            if value.shape == self.model.state_dict()[name].shape
+        }
+        self.model.load_state_dict(fitting, strict=False)
+        super().grow(seen)
+
+    def epoch_samples(self) -> int:
+        """All of the pool."""
+        return len(self.pool)
+
+    def train_step(self, new: Tensor) -> Tensor:
+        """Cross-entropy on a batch of everything."""
+        mixed = self.mixer.mix(self.pool.batch(new))
+        return F.cross_entropy(self.logits(mixed), mixed.targets)
+
+    def end_task(self, new: Samples) -> None:
+        """Keep all."""
+        self._kept.append(new)
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the data seen, which no memory holds."""
+        past = self.past()
+        return {**super().state_dict(), "kept": {"x": past.x, "y": past.y}}
+
+    def load_past(self, state: dict[str, Any]) -> None:
+        """With the data seen."""
+        super().load_past(state)
+        kept = Samples(state["kept"]["x"], state["kept"]["y"])
+        self._kept = [kept] if len(kept.y) else []

@@ -1,0 +1,112 @@
+"""DER and DER++, dark experience replay: old outputs are replayed, not only old labels.
+
+Source: Buzzega et al., "Dark Experience for General Continual Learning", NeurIPS 2020;
+reference code aimagelab/mammoth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradmix.errors import InputError
+from gradmix.memory import random_priority
+from gradmix.methods.base import Method, Options
+from gradmix.types import Samples
+
+PREDICT_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class DEROptions(Options):
+    """Weights of the terms; the reference's lie between 0.1 and 1."""
+
+    alpha: float = 0.5  # of the distance to the stored logits
+    beta: float = 0.5  # of the cross-entropy of a second draw (DER++ only)
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"{name} is {getattr(self, name)}; a weight is 0 or more")
+
+
+class DER(Method):
+    """Cross-entropy on B1, plus the squared distance of the outputs for B2 to those stored.
+
+    Logits are recorded once, when the exemplars are stored after their task, in evaluation mode
+    (as Avalanche does; the reference stores while training, from a reservoir, which the end-of-
+    task memory of the paper has not). A head that grew since has outputs that were not there
+    then: only the first ones, which were, are compared. Labels of the memory are not used.
+
+    Mixing: B1 ∪ B2 is mixed as one batch, and the cross-entropy is over all of it, so a
+    mixed DER does use the memory's labels; the distance is always on the unmixed B2.
+    Criterion: as in ER.
+    """
+
+    options_type: ClassVar[type[Options]] = DEROptions
+
+    def train_step(self, new: Tensor) -> Tensor:
+        """CE(B1) + α · MSE(B2)."""
+        options = self.options
+        assert isinstance(options, DEROptions)
+        replay = self.draw_replay()
+        if self.mixer.recipe is None:
+            batch = self.joined(new, replay)
+            outputs = self.model(batch.x)
+            loss = F.cross_entropy(outputs[: len(new)], batch.y[: len(new)])
+            outputs = outputs[len(new) :]
+        else:
+            mixed = self.mixer.mix(self.joined(new, replay))
+            loss = F.cross_entropy(self.logits(mixed), mixed.targets)
+            outputs = self.model(self.pool.images(replay)) if len(replay) else None
+        if len(replay):
+            loss = loss + options.alpha * self.distance(outputs, replay)
+        return loss
+
+    def distance(self, outputs: Tensor, replay: Tensor) -> Tensor:
+        """Mean squared distance to the stored logits, over the outputs there were then."""
+        rows = replay - self.pool.num_new
+        stored, known = (self.memory.extras[name][rows] for name in ("logits", "known"))
+        there = torch.arange(outputs.shape[1], device=outputs.device) < known[:, None]
+        squares = (outputs - stored[:, : outputs.shape[1]]).square() * there
+        return squares.sum() / there.sum()
+
+    def end_task(self, new: Samples) -> None:
+        """Random exemplars, each with the outputs of this moment."""
+        priority = random_priority(len(new.y), self.streams.device("memory"))
+        outputs = self.memory_logits(new)
+        width = max(
+            self.memory.extras["logits"].shape[1] if len(self.memory) else 0, outputs.shape[1]
+        )
+        known = torch.full_like(new.y, outputs.shape[1])
+        extras = {"logits": F.pad(outputs, (0, width - outputs.shape[1])), "known": known}
+        if len(self.memory):
+            old = self.memory.extras["logits"]
+            self.memory.extras["logits"] = F.pad(old, (0, width - old.shape[1]))
+        self.memory.add(new, priority, extras)
+
+    def memory_logits(self, new: Samples) -> Tensor:
+        """Outputs for stored samples, in evaluation mode."""
+        index = torch.arange(len(new.y), device=new.y.device)  # the task's, first in the pool
+        parts = index.split(PREDICT_BATCH)
+        return torch.cat([self.predict(self.pool.images(part)) for part in parts])
+
+
+class DERPlusPlus(DER):
+    """DER, plus cross-entropy on a second draw from the memory, weighted by β.
+
+    Mixing: as in DER; the second draw stays unmixed.
+    """
+
+    def train_step(self, new: Tensor) -> Tensor:
+        """CE(B1) + α · MSE(B2) + β · CE(B3)."""
+        assert isinstance(self.options, DEROptions)
+        loss = super().train_step(new)
+        if not len(self.memory):
+            return loss
+        again = self.pool.batch(self.draw_replay())
+        return loss + self.options.beta * F.cross_entropy(self.model(again.x), again.y)
