@@ -6,13 +6,14 @@ import sys
 
 import torch
 
-from benchmarks import criterion, loop
+from benchmarks import augment, criterion, loop
 
 BENCHMARKS = {
     "loop": loop.er_over_minimal,
     "mix": loop.gradmix_over_mixup,
     "criterion-speed": criterion.reference_over_fast,
     "criterion-memory": criterion.peak_memory,
+    "augment": augment.batched_over_pillow,
 }
 
 

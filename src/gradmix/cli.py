@@ -123,6 +123,11 @@ def parse_options(texts: list[str] | None) -> tuple[tuple[str, float], ...] | No
     return tuple(sorted(pairs.items()))
 
 
+def parse_transforms(names: list[str] | None) -> tuple[str, ...] | None:
+    """The names in order; "none" alone is none at all."""
+    return None if names is None else () if names == ["none"] else tuple(names)
+
+
 @app.command(cls=ManyValues)
 def run(
     data: Annotated[str, typer.Option(help="Data set: see `gradmix list`.")],
@@ -159,6 +164,9 @@ def run(
     ] = None,
     class_order: Annotated[
         str | None, typer.Option(help="natural, seed:1993, or classes like 3,1,0,2.")
+    ] = None,
+    transforms: Annotated[
+        list[str] | None, typer.Option(help="Of training images: crop, flip, randaugment; none.")
     ] = None,
     validation: Annotated[int | None, typer.Option(help="Training samples to hold out.")] = None,
     evaluate_on: Annotated[str | None, typer.Option(help="test or validation.")] = None,
@@ -199,6 +207,7 @@ def run(
         options=parse_options(option),
         increments=None if increments is None else tuple(increments),
         class_order=parse_class_order(class_order),
+        transforms=parse_transforms(transforms),
         validation=validation,
         evaluate_on=evaluate_on,
         criterion_exemplars=criterion_exemplars,

@@ -25,8 +25,12 @@ class _TensorPool:
         self.x = torch.cat([current[0], memory[0]]) if len(memory[1]) else current[0]
         self.y = torch.cat([current[1], memory[1]]) if len(memory[1]) else current[1]
 
+    one_gather = False  # a batch may hold other views of the samples
+
     def images(self, index: Tensor) -> Tensor:
         return self.x.index_select(0, index)
+
+    views = images
 
 
 class GradMix:

@@ -23,9 +23,13 @@ class SamplePool(Protocol):
 
     num_new: int
     y: Tensor
+    one_gather: bool  # whether fetching a sample anew gives the same, and at little cost
 
     def images(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`."""
+        """Network inputs of the samples at `index`, as they are."""
+
+    def views(self, index: Tensor) -> Tensor:
+        """The same after random transforms, if there are any."""
 
 
 class Mixer:
@@ -159,11 +163,13 @@ class Mixer:
         if replaced is None or drawn is None:
             return Batch(batch.x.index_select(0, rows) if with_inputs else batch.x, y)
         pool = self._pool
-        if batch.index is not None:  # one gather serves both kinds of partners
+        if batch.index is not None and pool.one_gather:  # it serves both kinds of partners
             index = torch.where(replaced, drawn, batch.index.index_select(0, rows))
             return Batch(pool.images(index), pool.y.index_select(0, index))
-        choose = replaced.view(-1, *(1,) * (batch.x.ndim - 1))
-        x = torch.where(choose, pool.images(drawn), batch.x.index_select(0, rows))
+        x = batch.x.index_select(0, rows)  # the same views as in the batch
+        chosen = replaced.nonzero().squeeze(1)
+        if len(chosen):
+            x[chosen] = pool.views(drawn[chosen]).to(x.dtype)
         return Batch(x, torch.where(replaced, pool.y.index_select(0, drawn), y))
 
     def _blend(

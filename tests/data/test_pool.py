@@ -61,7 +61,7 @@ def test_without_memory(memory):
 def test_an_empty_memory_does_not_turn_stored_images_into_floats():
     images = Samples(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.tensor([0, 1]))
     pool = Pool(images, Samples(torch.empty(0), torch.empty(0).long()), SAME)
-    assert pool._x.dtype == torch.uint8
+    assert pool._stored.gather(torch.tensor([0])).dtype == torch.uint8
 
 
 def test_asking_for_images_leaves_the_stored_ones():
@@ -81,3 +81,69 @@ def test_a_batch_knows_where_it_comes_from(index):
     assert batch.index.tolist() == index
     assert batch.y.tolist() == [[5, 4, 5, 0, 1][k] for k in index]
     assert batch.x.flatten().tolist() == [[10, 11, 12, 20, 21][k] for k in index]
+
+
+def plus_one(x, *, generator):
+    """A transform that shows: each image brighter by 1 or 2."""
+    return x + torch.randint(1, 3, (len(x), 1, 1, 1), generator=generator).to(torch.uint8)
+
+
+def test_views_are_transformed_and_images_are_not():
+    x = torch.zeros(64, 1, 2, 2, dtype=torch.uint8)
+    generator = torch.Generator().manual_seed(0)
+    pool = Pool(Samples(x, torch.zeros(64).long()), None, SAME, [plus_one, plus_one], generator)
+    index = torch.arange(64)
+    assert set(pool.views(index).flatten().tolist()) == {2.0, 3.0, 4.0}
+    assert set(pool.batch(index).x.flatten().tolist()) == {2.0, 3.0, 4.0}
+    assert pool.images(index).sum() == 0
+    assert not pool.one_gather
+
+
+class Files:
+    """A stand-in for images in files that notes how they are asked for."""
+
+    def __init__(self, x):
+        self.x, self.shape, self.dtype, self.device = x, x.shape, x.dtype, x.device
+        self.direct, self.ahead = [], []
+
+    def __len__(self):
+        return len(self.x)
+
+    def index_select(self, _, index):
+        self.direct.append(index.tolist())
+        return self.x[index]
+
+    def batches(self, batches, workers):
+        for batch in batches:
+            self.ahead.append(batch.tolist())
+            yield self.x[batch]
+
+
+@pytest.fixture
+def streamed():
+    x = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1)
+    files = Files(x)
+    memory = Samples(torch.full((2, 1, 1, 1), 100, dtype=torch.uint8), torch.tensor([0, 0]))
+    return files, Pool(Samples(files, torch.ones(6).long()), memory, SAME)
+
+
+def test_streamed_and_stored_samples_together(streamed):
+    files, pool = streamed
+    index = torch.tensor([7, 3, 0, 6, 3])
+    assert pool.images(index).flatten().tolist() == [100, 3, 0, 100, 3]
+    assert pool.images(torch.tensor([6, 7])).flatten().tolist() == [100, 100]
+    assert pool.batch(index).y.tolist() == [0, 1, 1, 0, 1]
+    assert files.direct[0] == [3, 0, 3]
+    assert not pool.one_gather
+
+
+def test_what_is_expected_is_read_ahead_and_once(streamed):
+    files, pool = streamed
+    first, second = torch.tensor([4, 1]), torch.tensor([0, 5])
+    pool.expect([first, second])
+    assert pool.images(torch.cat([first, torch.tensor([6])])).flatten().tolist() == [4, 1, 100]
+    assert pool.images(first).flatten().tolist() == [4, 1]  # asked for again in the same step
+    assert pool.images(torch.tensor([2])).flatten().tolist() == [2]  # a partner from outside
+    assert pool.images(torch.cat([second, torch.tensor([7])])).flatten().tolist() == [0, 5, 100]
+    assert files.ahead == [[4, 1], [0, 5]]
+    assert files.direct == [[2]]

@@ -9,6 +9,38 @@ from gradmix.experiments.config import PRESETS, RunConfig, config_for, configs_f
 
 def test_every_data_set_has_a_protocol():
     assert PRESETS.keys() == DATASETS.keys()
+    assert config_for("folder:photos@32").model == "resnet18"
+
+
+@pytest.mark.parametrize(
+    ("data", "epochs", "steps", "per_task"),
+    [
+        ("cifar-10", 50, (), 2),
+        ("cifar-100", 250, (100, 150, 200), 10),
+        ("tiny-imagenet", 100, (30, 60, 90), 20),
+    ],
+)
+def test_the_paper_s_protocol_for_photos(data, epochs, steps, per_task):
+    c = config_for(data)
+    assert (c.model, c.lr, c.epochs, c.lr_steps) == ("resnet18", 0.1, epochs, steps)
+    assert c.increments == (per_task,)
+
+
+@pytest.mark.parametrize(
+    ("data", "mix", "alpha"),
+    [
+        ("cifar-100", "mixup", 1.0),
+        ("cifar-100", "manifold-mixup", 2.0),
+        ("tiny-imagenet", "mixup", 0.4),
+        ("tiny-imagenet", "gradmix+", 0.4),
+        ("tiny-imagenet", "manifold-mixup", 0.2),
+        ("tiny-imagenet", "cutmix", 1.0),
+        ("tiny-imagenet", "balanced-mixup", 0.2),
+    ],
+)
+def test_the_paper_s_alpha_of_each_mix_and_data_set(data, mix, alpha):
+    assert config_for(data, mix=mix).recipe.alpha == alpha
+    assert config_for(data, mix=mix, alpha=0.7).recipe.alpha == 0.7
 
 
 @pytest.mark.parametrize(("data", "validation"), [("mnist", 10_000), ("fashion-mnist", 0)])
@@ -68,6 +100,10 @@ def test_seeds():
         ("pairing", "one", "unknown pairing 'one'"),
         ("average", "mean", "unknown average 'mean'"),
         ("validation", -1, "validation is -1"),
+        ("head", "grown", "unknown head 'grown'"),
+        ("transforms", ("crop", "flop"), "did you mean 'flip'"),
+        ("options", (("alpha", 1.0),), "unknown option 'alpha'"),
+        ("tables", 0, "tables is 0"),
     ],
 )
 def test_bad_settings_are_refused_by_name(setting, value, message):
@@ -88,4 +124,6 @@ def test_no_mix_has_no_alpha():
 def test_json_form_names_every_field():
     config = RunConfig("digits", increments=(5, 5))
     assert config.to_json()["increments"] == [5, 5]
-    assert RunConfig(**{**config.to_json(), "increments": (5, 5), "lr_steps": ()}) == config
+    assert config.to_json()["options"] == {}
+    with_options = config_for("digits", method="der", options=(("alpha", 0.2),))
+    assert with_options.to_json()["options"] == {"alpha": 0.2}

@@ -30,6 +30,7 @@ def example(**config):
         initial_accuracy=[0.5],
         class_accuracy=[[1.0, 0.5]],
         metrics={"average_accuracy": 1.0},
+        variants={},
         epochs=[{"task": 0, "negative_rate": None}],
         pair_counts=[[[1, 2], [3, 4]]],
         seconds={"total": 1.0},

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gradmix import config_for, run
+from gradmix.data import from_folder, split_into_tasks
 from gradmix.errors import InputError
 from gradmix.experiments.run import load_benchmark, make_fabric
 from gradmix.metrics import all_metrics
@@ -27,7 +28,7 @@ def test_a_result_is_complete_and_consistent(result):
     assert sum(sizes) + sum(t["test"] for t in result.tasks) == 1797
     assert [t["classes"] for t in result.tasks] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
     assert [t["memory"] for t in result.tasks] == [8, 16, 24, 32, 40]
-    assert [t["replay_batch"] for t in result.tasks] == [0, 8, 16, 16, 16]
+    assert [t["replay_batch"] for t in result.tasks] == [0, 8, 16, 24, 32]
     assert np.shape(result.accuracy) == (5, 5)
     assert np.shape(result.class_accuracy) == (5, 10)
     assert np.shape(result.pair_counts) == (5, 10, 10)
@@ -116,3 +117,45 @@ def test_unusable_devices_are_refused(device):
 def test_a_total_that_cannot_hold_the_classes_is_refused_before_training():
     with pytest.raises(InputError, match="memory_total is 9"):
         load_benchmark(quick(memory_total=9))
+
+
+def write_photos(folder, number=12):
+    """Two parts with three classes of noisy photos of 12 × 12, each class brighter in a channel."""
+    image = pytest.importorskip("PIL.Image")
+    generator = np.random.default_rng(0)
+    for part, count in (("train", number), ("test", 4)):
+        for channel, name in enumerate(["blue", "green", "red"]):
+            (folder / part / name).mkdir(parents=True)
+            for n in range(count):
+                pixels = generator.integers(0, 120, (12, 12, 3), dtype=np.uint8)
+                pixels[:, :, channel] += 100
+                image.fromarray(pixels).save(folder / part / name / f"{n}.png")
+
+
+@pytest.mark.parametrize("method", ["er", "mir"])
+def test_streamed_images_give_the_same_result_as_in_memory(tmp_path, method):
+    write_photos(tmp_path)
+    settings = {"method": method, "model": "resnet18-narrow", "increments": (2, 1), "epochs": 2}
+    settings |= {"transforms": (), "batch_size": 8, "exemplars_per_class": 4, "seed": 3}
+    config = config_for(f"folder:{tmp_path}", **settings)
+    results = [
+        run(config, benchmark=split_into_tasks(from_folder(tmp_path, stream=stream), (2, 1)))
+        for stream in (False, True)
+    ]
+    in_memory, streamed = ({**asdict(r), "seconds": None} for r in results)
+    assert in_memory == streamed
+
+
+def test_an_image_folder_by_name_with_transforms(tmp_path):
+    write_photos(tmp_path)
+    config = config_for(
+        f"folder:{tmp_path}@10",
+        model="resnet18-narrow",
+        increments=(2, 1),
+        epochs=1,
+        batch_size=8,
+        transforms=("crop", "flip", "randaugment"),
+    )
+    one, two = run(config), run(config)
+    assert one.class_names == ["blue", "green", "red"]
+    assert one.accuracy == two.accuracy

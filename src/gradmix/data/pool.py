@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from gradmix.errors import InputError
 from gradmix.types import Batch, Samples
+
+if TYPE_CHECKING:
+    from gradmix.data.stream import StreamedImages
+
+STREAM_WORKERS = 2
 
 
 class Normalise:
@@ -28,27 +35,111 @@ class Normalise:
         return (x.float() - self._mean.view(shape)).mul_(self._scale.view(shape))
 
 
+Transform = Callable[..., Tensor]  # (uint8 images, *, generator) → uint8 images
+
+
 class Pool:
     """What batches and partners are drawn from while a task is learned.
 
     Indices below `num_new` are samples of the task, those from there on are of the memory, in
-    its order. Samples stay as they are stored, on their device; `images` makes them inputs.
+    its order. Samples stay as they are stored, on their device or in their files; `images` makes
+    them inputs of the network, `views` does so after random transforms.
     """
 
-    def __init__(self, new: Samples, memory: Samples | None, normalise: Normalise) -> None:
+    def __init__(
+        self,
+        new: Samples,
+        memory: Samples | None,
+        normalise: Normalise,
+        transforms: Sequence[Transform] = (),
+        generator: torch.Generator | None = None,
+    ) -> None:
         parts = [new] if memory is None or len(memory.y) == 0 else [new, memory]
         self.num_new = len(new.y)
         self.y = torch.cat([part.y for part in parts])
-        self._x = torch.cat([part.x for part in parts])
         self.normalise = normalise
+        self._transforms, self._generator = tuple(transforms), generator
+        self._stored: Stored
+        if isinstance(new.x, Tensor):
+            self._stored = _InMemory(torch.cat([part.x for part in parts]))
+        else:
+            self._stored = _Streamed(new.x, parts[1].x if len(parts) > 1 else None)
+        self.one_gather = isinstance(new.x, Tensor) and not self._transforms
 
     def __len__(self) -> int:
         return len(self.y)
 
     def images(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`."""
-        return self.normalise(self._x.index_select(0, index))
+        """Network inputs of the samples at `index`, as they are."""
+        return self.normalise(self._stored.gather(index))
+
+    def views(self, index: Tensor) -> Tensor:
+        """Network inputs of the samples at `index`, after random transforms if there are any."""
+        x = self._stored.gather(index)
+        for transform in self._transforms:
+            x = transform(x, generator=self._generator)
+        return self.normalise(x)
 
     def batch(self, index: Tensor) -> Batch:
-        """Inputs and labels of the samples at `index`."""
-        return Batch(self.images(index), self.y.index_select(0, index), index)
+        """Views and labels of the samples at `index`."""
+        return Batch(self.views(index), self.y.index_select(0, index), index)
+
+    def expect(self, batches: Sequence[Tensor]) -> None:
+        """Say which new samples are asked for next, in order; streamed ones are read ahead."""
+        self._stored.expect(batches)
+
+
+class Stored(Protocol):
+    """Samples by index, wherever they are."""
+
+    def gather(self, index: Tensor) -> Tensor:
+        """The samples at `index`, as stored."""
+
+    def expect(self, batches: Sequence[Tensor]) -> None:
+        """These are the next."""
+
+
+class _InMemory:
+    """Everything on the device."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+
+    def gather(self, index: Tensor) -> Tensor:
+        return self._x.index_select(0, index)
+
+    def expect(self, batches: Sequence[Tensor]) -> None:
+        """Nothing needs to be read ahead."""
+
+
+class _Streamed:
+    """New samples in files, the memory on the device."""
+
+    def __init__(self, new: StreamedImages, memory: Tensor | None) -> None:
+        self._new, self._memory = new, memory
+        self._expected: deque[Tensor] = deque()
+        self._ahead: Iterator[Tensor] = iter(())
+        self._last: tuple[Tensor, Tensor] | None = None  # what was read ahead last
+
+    def expect(self, batches: Sequence[Tensor]) -> None:
+        self._expected = deque(batches)
+        self._ahead = self._new.batches(list(batches), workers=STREAM_WORKERS)
+
+    def gather(self, index: Tensor) -> Tensor:
+        is_new = index < len(self._new)
+        new = self._read(index[is_new])
+        if self._memory is None or len(new) == len(index):
+            return new
+        x = new.new_empty((len(index), *new.shape[1:]))
+        x[is_new] = new
+        x[~is_new] = self._memory[index[~is_new] - len(self._new)]
+        return x
+
+    def _read(self, index: Tensor) -> Tensor:
+        """What was read ahead if that is asked for, else from the files now."""
+        if self._last is not None and torch.equal(self._last[0], index):
+            return self._last[1]
+        if self._expected and torch.equal(self._expected[0], index):
+            self._last = self._expected.popleft(), next(self._ahead)
+            return self._last[1]
+        return self._new.index_select(0, index)

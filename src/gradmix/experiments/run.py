@@ -14,6 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from gradmix.data import Benchmark, load_dataset, split_into_tasks
+from gradmix.data.augment import TRANSFORMS
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.experiments.config import RunConfig
@@ -53,7 +54,9 @@ def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
     """Everything a run needs, ready to train."""
     fabric = make_fabric(config.device, config.precision)
     streams = RandomStreams(config.seed, fabric.device)
-    return Training(benchmark, build_method(config, benchmark, streams, fabric.device), fabric)
+    method = build_method(config, benchmark, streams, fabric.device)
+    transforms = [TRANSFORMS[name] for name in config.transforms]
+    return Training(benchmark, method, fabric, transforms)
 
 
 def load_benchmark(config: RunConfig) -> Benchmark:

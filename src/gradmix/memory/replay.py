@@ -76,13 +76,25 @@ class ReplayMemory:
         x, y = samples
         extras = {} if extras is None else extras
         self._check(x, y, priority, extras)
-        if len(self):
-            x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
+        held = len(self)
+        if held:
+            y = torch.cat([self.y, y])
             priority = torch.cat([self._priority, priority])
             extras = {name: torch.cat([self.extras[name], rows]) for name, rows in extras.items()}
         kept = first_of_each_class(y, priority, self.quota(y.unique()))
-        self.x, self.y, self._priority = x[kept], y[kept], priority[kept]
+        self.x = self._gather(x, kept, held)
+        self.y, self._priority = y[kept], priority[kept]
         self.extras = {name: rows[kept] for name, rows in extras.items()}
+
+    def _gather(self, x: Tensor, kept: Tensor, held: int) -> Tensor:
+        """The kept among those held and those offered; of these only the kept are touched."""
+        offered = x.index_select(0, kept[kept >= held] - held)
+        if not held:
+            return offered
+        result = offered.new_empty((len(kept), *offered.shape[1:]))
+        result[kept >= held] = offered
+        result[kept < held] = self.x[kept[kept < held]]
+        return result
 
     def _check(self, x: Tensor, y: Tensor, priority: Tensor, extras: dict[str, Tensor]) -> None:
         if len(self) and extras.keys() != self.extras.keys():

@@ -178,7 +178,8 @@ class FOSTER(Method):
         answers = answers * self.class_weights(self._options.beta2)
         answers = answers / answers.sum(dim=1, keepdim=True)
         outputs = self.student(mixed.x, mixed.mix, mixed.at) / temperature
-        return -(answers * outputs.log_softmax(dim=1)).sum(dim=1).mean()
+        loss: Tensor = -(answers * outputs.log_softmax(dim=1)).sum(dim=1).mean()
+        return loss
 
     def class_weights(self, beta: float) -> Tensor:
         """(1 − β) / (1 − β^n) for every class with n samples in the pool, mean 1."""

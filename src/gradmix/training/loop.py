@@ -14,7 +14,7 @@ kept in plain counters, so `state_dict` is valid at every event and resumes exac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -24,7 +24,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from gradmix.data import Benchmark
-from gradmix.data.pool import Pool
+from gradmix.data.pool import Pool, Transform
 from gradmix.methods import Method, Stage
 from gradmix.training.evaluate import count_correct
 from gradmix.types import Samples, Task
@@ -94,6 +94,7 @@ class Training:
     benchmark: Benchmark
     method: Method
     fabric: Fabric
+    transforms: Sequence[Transform] = ()
     seconds: Seconds = field(default_factory=Seconds)
     position: Position = field(default_factory=Position)
 
@@ -128,7 +129,9 @@ class Training:
         yield TaskDone(at.task - 1, correct, counts, len(method.memory), replay_batch)
 
     def _pool(self, task: Task) -> Pool:
-        return Pool(task.train, self.method.past(), self.method.normalise)
+        method = self.method
+        generator = method.streams.device("transforms")
+        return Pool(task.train, method.past(), method.normalise, self.transforms, generator)
 
     def _train(self, stage: Stage) -> Iterator[Event]:
         """All epochs of a stage. An incomplete last batch of new data is dropped."""
@@ -139,9 +142,12 @@ class Training:
         batch_size = min(method.settings.batch_size, samples)
         steps = samples // batch_size
         method.train_mode()
+        if at.step:  # continuing in the middle of an epoch
+            self._expect(batch_size, steps)
         while at.epoch < stage.epochs:
             if at.step == 0:
                 self._begin_epoch()
+                self._expect(batch_size, steps)
             while at.step < steps:
                 started = perf_counter()
                 new = self._order[at.step * batch_size : (at.step + 1) * batch_size]
@@ -167,6 +173,11 @@ class Training:
         self._losses = []
         self.method.begin_epoch(self.position.epoch)
         self.seconds.criterion += perf_counter() - started
+
+    def _expect(self, batch_size: int, steps: int) -> None:
+        """Let streamed data be read ahead."""
+        batches = self._order[: steps * batch_size].split(batch_size)
+        self.method.pool.expect(batches[self.position.step :])
 
     def _epoch_done(self, stage: Stage) -> EpochDone:
         return EpochDone(

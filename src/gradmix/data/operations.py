@@ -1,0 +1,218 @@
+"""The fourteen operations of RandAugment on batches of images.
+
+What the operations do follows Pillow bit for bit, as torchvision's RandAugment does on Pillow
+images; which operations there are and how strong they get follows torchvision's
+`transforms/autoaugment.py`. kornia is not used: its functions work on floats in [0, 1]. Scaled
+back, its equalize, posterize, solarize, brightness, min-max normalisation and translate agree
+with Pillow but take 1.5 to 50 times as long as the lines below (kornia 0.9, 37 images of
+3 × 32 × 32, one thread); contrast and saturation (other grey weights, a mean that is not rounded)
+and sharpness (a blur that is not rounded) are a grey level off in 8 % of the pixels; rotate takes
+another neighbour near ties; shear has another centre.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+OPERATIONS = (
+    "Identity",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "Rotate",
+    "Brightness",
+    "Color",
+    "Contrast",
+    "Sharpness",
+    "Posterize",
+    "Solarize",
+    "AutoContrast",
+    "Equalize",
+)
+"""torchvision's fourteen, in its order."""
+
+BINS = 31  # magnitudes 0 … 30
+
+# The operations: functions of images (n, C, H, W) and of negative (n,), 1 where turned round.
+
+_Function = Callable[[Tensor, Tensor], Tensor]
+
+
+@lru_cache(maxsize=BINS)
+def functions(magnitude: int) -> tuple[_Function, ...]:
+    """What OPERATIONS do at this magnitude, in that order."""
+    change = _bin(0.0, 0.9, magnitude)
+    bits = 8 - int((torch.arange(BINS) / ((BINS - 1) / 4)).round()[magnitude])
+    threshold = math.ceil(_bin(255.0, 0.0, magnitude))
+
+    def geometric(name: str) -> _Function:
+        return lambda x, negative: _affine(x, negative, name, magnitude)
+
+    def enhanced(degenerate: Callable[[Tensor], Tensor]) -> _Function:
+        return lambda x, negative: _blend(degenerate(x), x, _factor(negative, change))
+
+    return (
+        lambda x, _: x,
+        *(geometric(name) for name in OPERATIONS[1:6]),
+        enhanced(_black),
+        enhanced(_grey),
+        enhanced(_mean_grey),
+        enhanced(_smooth),
+        lambda x, _: x & (256 - 2 ** (8 - bits)),
+        lambda x, _: _solarize(x, threshold),
+        lambda x, _: _autocontrast(x),
+        lambda x, _: _equalize(x),
+    )
+
+
+def _bin(first: float, last: float, magnitude: int) -> float:
+    """The strength at `magnitude`; in float32, because torchvision's is."""
+    return float(torch.linspace(first, last, BINS, dtype=torch.float32)[magnitude])
+
+
+def _factor(negative: Tensor, change: float) -> Tensor:
+    """1 + change, or 1 − change where negative, (n, 1, 1, 1)."""
+    return (1 + change - (2 * change) * negative.double()).float().view(-1, 1, 1, 1)
+
+
+class _Maps(NamedTuple):
+    """Where the pixels of the image moved one way and the other come from, two rows (2, H · W)."""
+
+    source: Tensor  # int64 index of the pixel
+    inside: Tensor  # uint8, 0 where that pixel is outside the image
+
+
+def _affine(x: Tensor, negative: Tensor, name: str, magnitude: int) -> Tensor:
+    n, channels, height, width = x.shape
+    maps = _maps(name, magnitude, height, width, x.device)
+    source = maps.source.index_select(0, negative).unsqueeze(1).expand(n, channels, -1)
+    inside = maps.inside.index_select(0, negative).unsqueeze(1)
+    return x.flatten(2).gather(2, source).mul_(inside).view(x.shape)
+
+
+@lru_cache(maxsize=32)  # the five operations for a few sizes of images
+def _maps(name: str, magnitude: int, height: int, width: int, device: torch.device) -> _Maps:
+    """Pillow's nearest neighbours: 16.16 fixed point, taken at the centres of the pixels.
+
+    `affine_fixed` of Pillow's libImaging/Geometry.c.
+    """
+    source, inside = [], []
+    for sign in (1, -1):
+        a, b, c, d, e, f = _matrix(name, sign, magnitude, height, width)
+        x, y = torch.arange(width), torch.arange(height).unsqueeze(1)
+        column = (_fixed(a) * x + _fixed(b) * y + _fixed(c + a * 0.5 + b * 0.5)) >> 16
+        line = (_fixed(d) * x + _fixed(e) * y + _fixed(f + d * 0.5 + e * 0.5)) >> 16
+        within = (column >= 0) & (column < width) & (line >= 0) & (line < height)  # (H, W)
+        source.append(torch.where(within, line * width + column, 0).flatten())
+        inside.append(within.to(torch.uint8).flatten())
+    return _Maps(torch.stack(source).to(device), torch.stack(inside).to(device))
+
+
+def _fixed(value: float) -> int:
+    return math.floor(value * 65536 + 0.5)
+
+
+def _matrix(name: str, sign: int, magnitude: int, height: int, width: int) -> tuple[float, ...]:
+    """(a, b, c, d, e, f): pixel (x, y) comes from (ax + by + c, dx + ey + f)."""
+    if name.startswith("Shear"):
+        level = sign * _bin(0.0, 0.3, magnitude)
+        return (1, level, 0, 0, 1, 0) if name == "ShearX" else (1, 0, 0, level, 1, 0)
+    if name == "TranslateX":
+        return (1, 0, -sign * int(_bin(0.0, 150 / 331 * width, magnitude)), 0, 1, 0)
+    if name == "TranslateY":
+        return (1, 0, 0, 0, 1, -sign * int(_bin(0.0, 150 / 331 * height, magnitude)))
+    angle = -math.radians(sign * _bin(0.0, 30.0, magnitude))  # as in PIL.Image.rotate
+    cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
+    x, y = width / 2, height / 2
+    return (cos, sin, cos * -x + sin * -y + x, -sin, cos, -sin * -x + cos * -y + y)
+
+
+def _blend(degenerate: Tensor, x: Tensor, factor: Tensor) -> Tensor:
+    """PIL.Image.blend: degenerate + factor · (x − degenerate), cut to 0 … 255 and truncated.
+
+    Rounding after each product and sum, in float32, gives Pillow's bits.
+    """
+    degenerate = degenerate.float()
+    mixed = x.float().sub_(degenerate).mul_(factor).add_(degenerate)
+    return mixed.clamp_(0, 255).to(torch.int16).to(torch.uint8)  # twice as fast as at once
+
+
+def _black(x: Tensor) -> Tensor:
+    return x.new_zeros(1)
+
+
+def _grey(x: Tensor) -> Tensor:
+    """(n, 1, H, W), by Pillow's weights for RGB → L; float32 holds them exactly."""
+    if x.shape[1] == 1:
+        return x
+    red, green, blue = x.float().chunk(3, dim=1)
+    weighted = red.mul(19595).add_(green, alpha=38470).add_(blue, alpha=7471)
+    return weighted.add_(32768).mul_(2**-16).floor_()
+
+
+def _mean_grey(x: Tensor) -> Tensor:
+    """The mean of the grey image, rounded half up, (n, 1, 1, 1)."""
+    pixels = x.shape[2] * x.shape[3]
+    lines = _grey(x).sum(3, keepdim=True, dtype=torch.float32)  # exact for any width
+    total = lines.long().sum((1, 2), keepdim=True)
+    return torch.div(2 * total + pixels, 2 * pixels, rounding_mode="floor")
+
+
+def _smooth(x: Tensor) -> Tensor:
+    """Pillow's SMOOTH filter: a 3 × 3 mean in which the centre counts five times.
+
+    It leaves the outermost pixels as they are. Sums run over the whole memory at once; those
+    that reach round the edge of an image fall on its outermost pixels.
+    """
+    width = x.shape[3]
+    if min(x.shape[2:]) < 3:
+        return x
+    smooth = x.float().contiguous()
+    flat = smooth.flatten()
+    lines = flat[:-2] + flat[1:-1]
+    lines += flat[2:]
+    box = lines[: -2 * width] + lines[width:-width]
+    box += lines[2 * width :]
+    inner = flat[width + 1 : -width - 1]
+    inner.copy_(box.add_(inner, alpha=4).div_(13).add_(0.5).floor_())  # never near a tie
+    for edge in (0, -1):
+        smooth[..., edge, :] = x[..., edge, :]
+        smooth[..., edge] = x[..., edge]
+    return smooth
+
+
+def _solarize(x: Tensor, threshold: int) -> Tensor:
+    """Inverted from `threshold` on."""
+    return x ^ (x >= threshold).to(torch.uint8).neg_()  # x ^ 255 is 255 − x
+
+
+def _autocontrast(x: Tensor) -> Tensor:
+    """Each channel stretched to 0 … 255, in Pillow's own steps and precision."""
+    real = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
+    low = x.amin((2, 3), keepdim=True).to(real)
+    high = x.amax((2, 3), keepdim=True).to(real)
+    flat = high <= low
+    whole = torch.full_like(high, 255.0)  # 255.0 / tensor would be 255 times a reciprocal
+    scale = torch.where(flat, 1.0, whole / (high - low))
+    offset = torch.where(flat, 0.0, -low * scale)
+    return x.to(real).mul_(scale).add_(offset).clamp_(0, 255).to(torch.uint8)
+
+
+def _equalize(x: Tensor) -> Tensor:
+    """Each channel through its cumulative histogram; PIL.ImageOps.equalize in whole numbers."""
+    values = x.flatten(2).flatten(0, 1).long()  # (n · C, H · W)
+    one = torch.ones(1, 1, dtype=torch.int32, device=x.device).expand_as(values)
+    counts = one.new_zeros(len(values), 256).scatter_add_(1, values, one)
+    brightest = counts.gather(1, values.amax(1, keepdim=True))
+    step = (values.shape[1] - brightest) // 255
+    below = counts.cumsum(1) - counts
+    table = ((below + step // 2) / step.clamp(min=1)).floor_().clamp_(max=255)
+    table = torch.where(step > 0, table, torch.arange(256.0, device=x.device))
+    return table.to(torch.uint8).gather(1, values).view(x.shape)
