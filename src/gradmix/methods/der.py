@@ -71,8 +71,9 @@ class DER(Method):
         """Mean squared distance to the stored logits, over the outputs there were then."""
         rows = replay - self.pool.num_new
         stored, known = (self.memory.extras[name][rows] for name in ("logits", "known"))
-        there = torch.arange(outputs.shape[1], device=outputs.device) < known[:, None]
-        squares = (outputs - stored[:, : outputs.shape[1]]).square() * there
+        width = stored.shape[1]  # of the head when exemplars were last stored
+        there = torch.arange(width, device=outputs.device) < known[:, None]
+        squares = (outputs[:, :width] - stored).square() * there
         return squares.sum() / there.sum()
 
     def end_task(self, new: Samples) -> None:
