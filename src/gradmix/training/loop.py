@@ -207,12 +207,18 @@ class Training:
         return correct
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the training depends on, valid at every event."""
+        """All that the rest of the training depends on, valid at every event.
+
+        Between tasks there is no optimizer among it: every stage starts with a new one.
+        """
+        method = self.method.state_dict()
+        if not self.position.in_stage:
+            del method["optimizer"]
         return {
             "position": dict(vars(self.position)),
             "order": self._order,
             "losses": torch.stack(self._losses) if self._losses else torch.empty(0),
-            "method": self.method.state_dict(),
+            "method": method,
             "streams": self.method.streams.state_dict(),
         }
 
