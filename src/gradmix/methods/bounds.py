@@ -43,6 +43,7 @@ class Joint(Method):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._initial = copy.deepcopy(self.model.state_dict())
+        self._initial_head = copy.deepcopy(self.head)  # for its shape
         self._kept: list[Samples] = []
 
     def past(self) -> Samples:
@@ -53,12 +54,9 @@ class Joint(Method):
 
     def grow(self, seen: int) -> None:
         """Start anew from the initial weights; new rows of a growing head are drawn anew."""
-        fitting = {
-            name: value
-            for name, value in self._initial.items()
-            if value.shape == self.model.state_dict()[name].shape
-        }
-        self.model.load_state_dict(fitting, strict=False)
+        if self.head.out_features != self._initial_head.out_features:
+            self.model.head = copy.deepcopy(self._initial_head)
+        self.model.load_state_dict(self._initial)
         super().grow(seen)
 
     def epoch_samples(self) -> int:
@@ -75,12 +73,17 @@ class Joint(Method):
         self._kept.append(new)
 
     def state_dict(self) -> dict[str, Any]:
-        """With the data seen, which no memory holds."""
-        past = self.past()
-        return {**super().state_dict(), "kept": {"x": past.x, "y": past.y}}
+        """With the data seen, which no memory holds, and the weights to start from."""
+        past, initial = self.past(), dict(self._initial)
+        return {**super().state_dict(), "kept": {"x": past.x, "y": past.y}, "initial": initial}
 
     def load_past(self, state: dict[str, Any]) -> None:
         """With the data seen."""
         super().load_past(state)
         kept = Samples(state["kept"]["x"], state["kept"]["y"])
         self._kept = [kept] if len(kept.y) else []
+
+    def load_state_dict(self, state: dict[str, Any], *args: Any) -> None:
+        """With the weights to start from, which need not be those this object was made with."""
+        super().load_state_dict(state, *args)
+        self._initial = dict(state["initial"])
