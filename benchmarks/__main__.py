@@ -6,13 +6,15 @@ import sys
 
 import torch
 
-from benchmarks import augment, criterion, loop
+from benchmarks import augment, criterion, loop, methods
 
 BENCHMARKS = {
     "loop": loop.er_over_minimal,
     "mix": loop.gradmix_over_mixup,
     "criterion-speed": criterion.reference_over_fast,
     "criterion-memory": criterion.peak_memory,
+    "mir": methods.mir_over_er,
+    "gss": methods.gss_selection,
     "augment": augment.batched_over_pillow,
 }
 
