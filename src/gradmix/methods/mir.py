@@ -26,7 +26,7 @@ class MIROptions(Options):
     candidates: float = 2.0  # exemplars scored per step, as a multiple of the replay batch
 
     def __post_init__(self) -> None:
-        if not self.candidates >= 1:
+        if not 1 <= self.candidates < float("inf"):
             raise InputError(f"candidates is {self.candidates}; give a multiple of 1 or more")
 
 
@@ -62,13 +62,15 @@ class MIR(Method):
     def interference(self, new: Batch, candidates: Batch) -> Tensor:
         """How much each candidate's loss rises by a step on `new`, (n,)."""
         parameters: dict[str, Tensor] = dict(self.model.named_parameters())
+        trained = {name: value for name, value in parameters.items() if value.requires_grad}
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
         loss = F.cross_entropy(functional_call(self.model, (parameters, buffers), (new.x,)), new.y)
-        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         lr = self.optimizer.param_groups[0]["lr"]
-        moved = {
+        moved = parameters | {
             name: value.detach() - lr * gradient
-            for (name, value), gradient in zip(parameters.items(), gradients, strict=True)
+            for (name, value), gradient in zip(trained.items(), gradients, strict=True)
+            if gradient is not None
         }
         with torch.no_grad():
             before, after = (
