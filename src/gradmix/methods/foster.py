@@ -38,6 +38,8 @@ class FOSTEROptions(Options):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be from 0 to below 1")
+        if not 0 <= self.distill < float("inf"):
+            raise InputError(f"distill is {self.distill}; a weight is 0 or more")
         for name in ("temperature", "compression"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} is {getattr(self, name)}; it must be above 0")
@@ -214,9 +216,10 @@ class FOSTER(Method):
     def rebuild(self, structure: dict[str, Any]) -> None:
         """Networks of the saved shape."""
         assert isinstance(self.model, Network)
-        self.model.head = grow_head(self.head, structure["old"] or structure["outputs"])
-        if structure["two"]:
-            self.model = TwoBranches(self.model, structure["outputs"])
+        with self.streams.for_construction("heads"):
+            self.model.head = grow_head(self.head, structure["old"] or structure["outputs"])
+            if structure["two"]:
+                self.model = TwoBranches(self.model, structure["outputs"])
         if structure["student"]:
             self._new_student()
         self.seen = structure["seen"]
