@@ -33,6 +33,9 @@ class MEMOOptions(Options):
     def __post_init__(self) -> None:
         if not 0 <= self.auxiliary < float("inf"):
             raise InputError(f"auxiliary is {self.auxiliary}; a weight is 0 or more")
+        for name in ("train_shared", "align"):
+            if getattr(self, name) not in (0, 1):
+                raise InputError(f"{name} is {getattr(self, name)}; it is 1, for yes, or 0")
 
 
 class SpecialisedNetwork(nn.Module):
@@ -44,6 +47,7 @@ class SpecialisedNetwork(nn.Module):
         self.specials = nn.ModuleList([first.special])
         self.head = first.head
         self.auxiliary: nn.Linear | None = None  # new classes, and one output for all old
+        self.shared_rests = False  # whether the shared part is frozen
 
     def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> list[Tensor]:
         """What every special part makes of the shared hidden state."""
@@ -61,11 +65,16 @@ class SpecialisedNetwork(nn.Module):
         for special in self.specials[:-1]:
             special.requires_grad_(False)
 
+    def rest_shared(self) -> None:
+        """Freeze the shared part."""
+        self.shared.requires_grad_(False)
+        self.shared_rests = True
+
     def train(self, mode: bool = True) -> SpecialisedNetwork:
         """Frozen parts stay in evaluation mode."""
         super().train(mode)
-        for special in self.specials[:-1]:
-            special.eval()
+        for part in [*self.specials[:-1], *([self.shared] if self.shared_rests else [])]:
+            part.eval()
         return self
 
 
@@ -99,7 +108,8 @@ class MEMO(Method):
             net.add_special()
             net.head = widen_head(self.head, width * len(net.specials), seen)
             net.auxiliary = nn.Linear(width, seen - self.seen + 1).to(self.head.weight.device)
-        net.shared.requires_grad_(bool(self._options.train_shared))
+        if not self._options.train_shared:
+            net.rest_shared()
 
     @property
     def _options(self) -> MEMOOptions:
@@ -145,10 +155,12 @@ class MEMO(Method):
         width = self.head.in_features // len(net.specials)
         while len(net.specials) < structure["specials"]:
             net.add_special()
-        net.head = nn.Linear(width * structure["specials"], structure["outputs"]).to(device)
-        if structure["auxiliary"]:
-            net.auxiliary = nn.Linear(width, structure["auxiliary"]).to(device)
-            net.shared.requires_grad_(bool(self._options.train_shared))
+        with self.streams.for_construction("heads"):
+            net.head = widen_head(self.head, width * structure["specials"], structure["outputs"])
+            if structure["auxiliary"]:
+                net.auxiliary = nn.Linear(width, structure["auxiliary"]).to(device)
+                if not self._options.train_shared:
+                    net.rest_shared()
         self.seen = structure["seen"]
 
 
