@@ -18,7 +18,7 @@ class Directions(NamedTuple):
     """Directions of last-layer gradients in factored form, rows of length 1."""
 
     residuals: Tensor  # (n, C) softmax(z) − y
-    embeddings: Tensor  # (n, d + 1) the head's input, and 1 for its bias
+    embeddings: Tensor  # (n, d + 1) the head's input, and 1 for its bias, if it has one
 
     def rows(self, which: Tensor | slice) -> Directions:
         """Some of them."""
@@ -29,10 +29,10 @@ class Directions(NamedTuple):
         return (self.residuals @ other.residuals.T) * (self.embeddings @ other.embeddings.T)
 
 
-def gradient_directions(embeddings: Tensor, residuals: Tensor) -> Directions:
-    """Directions of the gradients δ ⊗ (X, 1)."""
-    with_bias = F.pad(embeddings, (0, 1), value=1.0)
-    return Directions(F.normalize(residuals, dim=1), F.normalize(with_bias, dim=1))
+def gradient_directions(embeddings: Tensor, residuals: Tensor, *, bias: bool = True) -> Directions:
+    """Directions of the gradients δ ⊗ (X, 1); δ ⊗ X for a head without bias."""
+    inputs = F.pad(embeddings, (0, 1), value=1.0) if bias else embeddings
+    return Directions(F.normalize(residuals, dim=1), F.normalize(inputs, dim=1))
 
 
 class GreedyBuffer:

@@ -46,7 +46,8 @@ class GSS(ER):
         """Let samples of the task compete for the buffers of their classes."""
         batch = self.pool.batch(index)
         seen = embed(self.model, self.head, batch.x, batch.y)
-        directions = gradient_directions(seen.embeddings, residuals(seen.logits, seen.labels))
+        delta, bias = residuals(seen.logits, seen.labels), self.head.bias is not None
+        directions = gradient_directions(seen.embeddings, delta, bias=bias)
         for label in batch.y.unique().tolist():
             rows = (batch.y == label).nonzero().squeeze(1)
             buffer = buffers.setdefault(label, GreedyBuffer(self.capacity()))
