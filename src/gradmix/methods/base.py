@@ -59,6 +59,8 @@ def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
     for name in given:
         if name not in known:
             raise UnknownNameError("option", name, known or ["(this method has none)"])
+        if isinstance(given[name], bool) or not isinstance(given[name], (int, float)):
+            raise InputError(f"option {name} is {given[name]!r}; it must be a number")
     return kind(**given)
 
 
