@@ -5,8 +5,10 @@ import copy
 import pytest
 import torch
 from lightning_fabric import Fabric
+from method_cases import assert_same, assert_same_events
 
 from gradmix.data import benchmark_from_tasks
+from gradmix.data.pool import Normalise
 from gradmix.memory import ReplayMemory
 from gradmix.methods import ER, Settings
 from gradmix.mixer import Mixer
@@ -50,24 +52,9 @@ def training(mix="gradmix+", seed=0, benchmark=None, **settings):
     )
     given = {"epochs": 2, "batch_size": 8, "replay_batch_size": 6, "lr": 0.05, **settings}
     memory = ReplayMemory(exemplars_per_class=4)
-    method = ER(model, memory, mixer, Settings(**given), streams)
+    normalise = Normalise(benchmark.mean, benchmark.std)
+    method = ER(model, memory, mixer, Settings(**given), streams, normalise)
     return Training(benchmark, method, Fabric(accelerator="cpu", devices=1))
-
-
-def flat(state, prefix=""):
-    """Every leaf of a state by its path."""
-    if isinstance(state, dict | list | tuple):
-        items = state.items() if isinstance(state, dict) else enumerate(state)
-        return {k: v for name, value in items for k, v in flat(value, f"{prefix}/{name}").items()}
-    return {prefix: state}
-
-
-def assert_same_state(one, other):
-    a, b = flat(one.state_dict()), flat(other.state_dict())
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        same = torch.equal(value, b[name]) if torch.is_tensor(value) else value == b[name]
-        assert same, name
 
 
 MIXES = [
@@ -89,10 +76,10 @@ MIXES = [
 @pytest.mark.parametrize("mix", MIXES)
 def test_every_mix_learns_blobs_and_the_same_seed_gives_the_same_bits(mix):
     one, other = training(mix, epochs=30), training(mix, epochs=30)
-    rows = [event.correct for event in one.events() if isinstance(event, TaskDone)]
+    rows = [event.correct["main"] for event in one.events() if isinstance(event, TaskDone)]
     for _ in other.events():
         pass
-    assert_same_state(one, other)
+    assert_same(one.state_dict(), other.state_dict())
     assert rows[-1].sum() >= 0.8 * 27  # chance would be 4 or 5 of the 27 test samples
 
 
@@ -122,14 +109,8 @@ def test_resume_is_exact_at_every_event(mix):
     for number, state in enumerate(states):
         resumed = training(mix, seed=0)
         resumed.load_state_dict(copy.deepcopy(state))
-        rest = list(resumed.events())
-        assert len(rest) == len(events) - number - 1
-        assert_same_state(resumed, whole)
-        for ours, theirs in zip(rest, events[number + 1 :], strict=True):
-            assert type(ours) is type(theirs)
-            for name, value in vars(theirs).items():
-                mine = getattr(ours, name)
-                assert torch.equal(mine, value) if torch.is_tensor(value) else mine == value
+        assert_same_events(list(resumed.events()), events[number + 1 :])
+        assert_same(resumed.state_dict(), whole.state_dict())
 
 
 def test_a_state_of_another_seed_is_refused():
@@ -151,6 +132,7 @@ def test_events_in_their_order():
     assert [event.replay_batch for event in done] == [0, 6, 6]
     epochs = [event for event in events if isinstance(event, EpochDone)]
     assert [event.epoch for event in epochs] == [1, 2] * 3
+    assert {(event.stage, event.epochs) for event in epochs} == {("train", 2)}
     assert [event.negative_rate is None for event in epochs] == [True] * 2 + [False] * 4
 
 
@@ -229,10 +211,12 @@ def test_evaluation_counts_right_answers_by_class_and_changes_nothing():
         run.method.model.head.weight.zero_()
         run.method.model.head.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 9.0, 0.0, 0.0]))
     before = copy.deepcopy(run.state_dict())
-    assert run.evaluate().tolist() == [0, 0, 0, 4, 0, 0]
+    correct = run.evaluate()
+    assert correct.keys() == {"main"}
+    assert correct["main"].tolist() == [0, 0, 0, 4, 0, 0]
     other = training()
     other.load_state_dict(before)
-    assert_same_state(run, other)
+    assert_same(run.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -246,8 +230,16 @@ def test_evaluation_counts_right_answers_by_class_and_changes_nothing():
         ("momentum", 1.0),
         ("weight_decay", -1.0),
         ("lr_steps", (0,)),
+        ("head", "shrinking"),
     ],
 )
 def test_bad_settings_name_themselves(setting, value):
     with pytest.raises(ValueError, match=setting):
         Settings(**{setting: value})
+
+
+def test_a_state_has_an_optimizer_only_within_a_stage():
+    run = training(epochs=1)
+    for event in run.events():
+        state = run.state_dict()
+        assert ("optimizer" in state["method"]) == (not isinstance(event, TaskDone))
