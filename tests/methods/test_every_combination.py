@@ -1,0 +1,104 @@
+"""Every method × every mix × two networks: it runs, or says why not, as the docs do."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from method_cases import MIXES, NETWORKS, assert_same, blobs, finish, make_training
+from mixer_cases import global_state
+
+from gradmix.errors import InputError
+from gradmix.methods import METHODS
+from gradmix.mixing import parse_recipe
+from gradmix.training.loop import StepDone, TaskDone
+
+DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
+REFUSED = "InputError: the method replays no memory that gradient partners could protect"
+EXCEPTIONS = {
+    (method, partners): REFUSED
+    for method in ("finetune", "joint")
+    for partners in ("gradient", "gradient-keep-original")
+}
+SMALL = blobs(((8, 8), (9, 8)), channels=3)  # two steps each
+GROWING = [name for name in METHODS if name not in ("foster", "memo")]
+
+
+def exception(method, mix):
+    recipe = parse_recipe(mix)
+    return None if recipe is None else EXCEPTIONS.get((method, recipe.partners))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("method", METHODS)
+def test_two_tasks_or_the_documented_error(method, mix, network):
+    if exception(method, mix):
+        with pytest.raises(InputError, match=r"gradient.* partners, which protect a memory"):
+            make_training(method, mix, network, benchmark=SMALL)
+        return
+    run = make_training(method, mix, network, benchmark=SMALL)
+    events = finish(run)
+    losses = [event.loss for event in events if isinstance(event, StepDone)]
+    assert len(losses) >= 4
+    assert all(bool(torch.isfinite(loss)) for loss in losses)
+    done = [event for event in events if isinstance(event, TaskDone)]
+    assert [event.task for event in done] == [0, 1]
+    replays = METHODS[method].build.replays
+    assert [event.memory_size for event in done] == ([6, 12] if replays else [0, 0])
+    # What is counted as mixed is every row of every step, or none.
+    mixed_rows = int(done[1].pair_counts.sum())
+    steps = sum(isinstance(event, StepDone) and event.task == 1 for event in events)
+    assert mixed_rows == (0 if mix == "none" else steps * (14 if replays else 8))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_bits(method, network):
+    mix = "mixup" if exception(method, "gradmix+") else "gradmix+"
+    one, other = (make_training(method, mix, network, benchmark=SMALL) for _ in range(2))
+    finish(one)
+    torch.rand(3)  # what others draw from the global generator is of no matter
+    finish(other)
+    assert_same(one.state_dict(), other.state_dict())
+    third = make_training(method, mix, network, benchmark=SMALL, seed=1)
+    finish(third)
+    assert not torch.equal(one.method.head.weight, third.method.head.weight)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_global_generators_are_left_alone(method):
+    before = global_state()
+    run = make_training(method, benchmark=SMALL, head="growing")
+    finish(run)
+    make_training(method, benchmark=SMALL, head="growing").load_state_dict(run.state_dict())
+    assert global_state() == before
+
+
+@pytest.mark.parametrize("mix", ["none", "manifold-mixup", "gradmix+"])
+@pytest.mark.parametrize("method", GROWING)
+def test_with_a_head_that_grows(method, mix):
+    if exception(method, mix):
+        return
+    run = make_training(method, mix, benchmark=blobs(), head="growing")
+    sizes = []
+    for event in run.events():
+        if isinstance(event, TaskDone):
+            sizes.append(run.method.head.out_features)
+            assert run.method.predict(torch.zeros(2, 1, 8, 8)).shape == (2, sizes[-1])
+    assert sizes == [2, 4, 6]
+
+
+def test_the_exceptions_are_those_of_the_docs():
+    text = DOCS.read_text(encoding="utf-8")
+    table = text.split("| method | mix | what happens |")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    documented = {(method.strip("`"), mix.strip("`")): what for method, mix, what in rows}
+    assert documented == {
+        (method, f"{partners}:*:*"): what for (method, partners), what in EXCEPTIONS.items()
+    }
+
+
+def test_the_docs_have_a_section_for_every_method():
+    text = DOCS.read_text(encoding="utf-8")
+    assert re.findall(r"^### `(.+?)`", text, re.MULTILINE) == list(METHODS)
