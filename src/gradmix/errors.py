@@ -24,6 +24,10 @@ class UnknownNameError(InputError):
         super().__init__(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}")
 
 
+class DivergedError(GradMixError, ArithmeticError):
+    """Training whose loss is no longer a number."""
+
+
 class DataNotFoundError(GradMixError, FileNotFoundError):
     """A data set that is neither on this machine nor could be downloaded."""
 

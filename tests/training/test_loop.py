@@ -9,6 +9,7 @@ from method_cases import assert_same, assert_same_events
 
 from gradmix.data import benchmark_from_tasks
 from gradmix.data.pool import Normalise
+from gradmix.errors import DivergedError
 from gradmix.memory import ReplayMemory
 from gradmix.methods import ER, Settings
 from gradmix.mixer import Mixer
@@ -243,3 +244,9 @@ def test_a_state_has_an_optimizer_only_within_a_stage():
     for event in run.events():
         state = run.state_dict()
         assert ("optimizer" in state["method"]) == (not isinstance(event, TaskDone))
+
+
+def test_training_that_diverges_stops_and_says_where():
+    run = training("none", lr=1e30)
+    with pytest.raises(DivergedError, match=r"task 1, train epoch 1; try an lr below 1e\+30"):
+        list(run.events())

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from gradmix.data import Benchmark
 from gradmix.data.pool import Pool, Transform
+from gradmix.errors import DivergedError
 from gradmix.methods import Method, Stage
 from gradmix.training.evaluate import count_correct
 from gradmix.types import Samples, Task
@@ -180,14 +182,14 @@ class Training:
         self.method.pool.expect(batches[self.position.step :])
 
     def _epoch_done(self, stage: Stage) -> EpochDone:
-        return EpochDone(
-            self.position.task,
-            stage.name,
-            self.position.epoch,
-            stage.epochs,
-            float(torch.stack(self._losses).mean()),
-            self.method.mixer.negative_rate,
-        )
+        at, loss = self.position, float(torch.stack(self._losses).mean())
+        if not isfinite(loss):
+            raise DivergedError(
+                f"training diverged: the loss is {loss} in task {at.task + 1}, {stage.name} epoch "
+                f"{at.epoch}; try an lr below {self.method.settings.lr}"
+            )
+        rate = self.method.mixer.negative_rate
+        return EpochDone(at.task, stage.name, at.epoch, stage.epochs, loss, rate)
 
     def evaluate(self) -> dict[str, Tensor]:
         """Test samples classified right, by class, over all tasks, past and future.
