@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gradmix import __version__
-from gradmix.cli import app, parse_class_order, parse_seeds
-from gradmix.errors import GradMixError, InputError
+from gradmix.cli import app
+from gradmix.errors import GradMixError
 from gradmix.experiments.results import load_result
 
 QUICK = ["run", "--data", "digits", "--epochs", "1"]
@@ -168,20 +168,3 @@ def test_importing_gradmix_is_lazy():
     code = "import sys, gradmix; assert 'torch' not in sys.modules; gradmix.GradMix; "
     check = "assert 'lightning_fabric' not in sys.modules and 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", code + check], check=True)
-
-
-@pytest.mark.parametrize("text", ["a", "1-", "-1", "1-b", "2.5"])
-def test_seeds_that_are_none(text):
-    with pytest.raises(InputError, match="seeds has"):
-        parse_seeds([text])
-
-
-def test_an_empty_range_of_seeds():
-    with pytest.raises(InputError, match="seeds has '4-2'"):
-        parse_seeds(["4-2"])
-
-
-def test_class_orders():
-    assert parse_class_order("3,1, 0,2") == (3, 1, 0, 2)
-    assert parse_class_order("natural") == "natural"
-    assert parse_class_order(None) is None

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from typer.core import TyperCommand
 
 from gradmix import __version__
-from gradmix.errors import GradMixError, InputError
+from gradmix.arguments import (
+    ManyValues,
+    parse_class_order,
+    parse_options,
+    parse_seeds,
+    parse_transforms,
+)
+from gradmix.errors import GradMixError
 
 if TYPE_CHECKING:
     from gradmix.data import Benchmark
@@ -26,26 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 output = Console(highlight=False)
-
-
-class ManyValues(TyperCommand):
-    """Lets an option that may be repeated take several values at once: `--seeds 0 1 2`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Write `--seeds 0 1 2` as `--seeds 0 --seeds 1 --seeds 2` before parsing."""
-        many = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
-        spelled: list[str] = []
-        option = None
-        for arg in args:
-            is_option = arg.startswith("-") and not arg[1:2].isdigit()
-            if is_option or option is None:
-                option = arg if arg in many else None
-                spelled.append(arg)
-            elif spelled[-1] == option:
-                spelled.append(arg)
-            else:
-                spelled += [option, arg]
-        return super().parse_args(ctx, spelled)
 
 
 def main() -> None:
@@ -75,57 +61,6 @@ def options(
     ] = False,
 ) -> None:
     """Class-incremental learning with gradient-based selective mixup."""
-
-
-def parse_seeds(texts: list[str]) -> list[int]:
-    """Numbers and ranges: 0 1 2 and 0-4.
-
-    >>> parse_seeds(["0-2", "7"])
-    [0, 1, 2, 7]
-    """
-    seeds: list[int] = []
-    for text in texts:
-        first, dash, last = text.partition("-")
-        last = last if dash else first
-        if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
-            raise InputError(f"seeds has {text!r}; give numbers or ranges, like 0 1 2 or 0-4")
-        seeds += range(int(first), int(last) + 1)
-    return seeds
-
-
-def parse_class_order(text: str | None) -> str | tuple[int, ...] | None:
-    """natural, seed:N, or the classes in order, separated by commas."""
-    if text is None or not text[:1].isdigit():
-        return text
-    parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts):
-        raise InputError(
-            f"class_order is {text!r}; give natural, seed:1993, or classes like 3,1,0,2"
-        )
-    return tuple(int(part) for part in parts)
-
-
-def parse_options(texts: list[str] | None) -> tuple[tuple[str, float], ...] | None:
-    """name=number, in the order of the names.
-
-    >>> parse_options(["beta=1", "alpha=0.5"])
-    (('alpha', 0.5), ('beta', 1.0))
-    """
-    if texts is None:
-        return None
-    pairs = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            pairs[name] = float(value)
-        except ValueError:
-            raise InputError(f"option is {text!r}; give name=number, like alpha=0.3") from None
-    return tuple(sorted(pairs.items()))
-
-
-def parse_transforms(names: list[str] | None) -> tuple[str, ...] | None:
-    """The names in order; "none" alone is none at all."""
-    return None if names is None else () if names == ["none"] else tuple(names)
 
 
 @app.command(cls=ManyValues)

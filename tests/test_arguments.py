@@ -1,0 +1,40 @@
+"""Arguments that the command line takes apart itself."""
+
+import pytest
+
+from gradmix.arguments import parse_class_order, parse_options, parse_seeds, parse_transforms
+from gradmix.errors import InputError
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "1-b", "2.5"])
+def test_seeds_that_are_none(text):
+    with pytest.raises(InputError, match="seeds has"):
+        parse_seeds([text])
+
+
+def test_an_empty_range_of_seeds():
+    with pytest.raises(InputError, match="seeds has '4-2'"):
+        parse_seeds(["4-2"])
+
+
+def test_class_orders():
+    assert parse_class_order("3,1, 0,2") == (3, 1, 0, 2)
+    assert parse_class_order("natural") == "natural"
+    assert parse_class_order(None) is None
+
+
+def test_options_are_numbers_by_name():
+    assert parse_options(None) is None
+    assert parse_options(["beta=2", "alpha=0.5"]) == (("alpha", 0.5), ("beta", 2.0))
+
+
+@pytest.mark.parametrize("text", ["alpha", "alpha=", "alpha=much", "=1x"])
+def test_options_that_are_none(text):
+    with pytest.raises(InputError, match="option is"):
+        parse_options([text])
+
+
+def test_transforms():
+    assert parse_transforms(None) is None
+    assert parse_transforms(["none"]) == ()
+    assert parse_transforms(["crop", "flip"]) == ("crop", "flip")
