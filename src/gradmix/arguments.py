@@ -1,4 +1,4 @@
-"""What the command line takes apart itself: options with several values, seeds, orders, settings."""
+"""What the command line takes apart itself: options with several values, seeds, settings."""
 
 from __future__ import annotations
 
