@@ -1,0 +1,114 @@
+"""MIR: what a step on the new data would harm most is replayed, and scoring leaves no trace."""
+
+import copy
+import math
+
+import pytest
+import torch
+from method_cases import NETWORKS, assert_same, blobs, make_training, stop_in_task
+from torch import nn
+from torch.nn import functional as F
+
+from gradmix.models import adapt
+from gradmix.randomness import RandomStreams
+from gradmix.types import Batch
+
+BENCHMARK = blobs(((16, 16), (16, 16)), noise=60)
+
+
+def in_second_task(network="mlp", **given):
+    run = make_training(
+        "mir", network=network, benchmark=BENCHMARK, exemplars=12, replay_batch_size=5, **given
+    )
+    stop_in_task(run, 1)
+    return run
+
+
+def rises_by_brute_force(method, new, candidates):
+    """A copy of the model takes a real SGD step on the new batch."""
+    before, after = copy.deepcopy(method.model), copy.deepcopy(method.model)
+    optimizer = torch.optim.SGD(after.parameters(), method.optimizer.param_groups[0]["lr"])
+    optimizer.zero_grad()
+    F.cross_entropy(after(new.x), new.y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        losses = [
+            F.cross_entropy(model(candidates.x), candidates.y, reduction="none")
+            for model in (before, after)
+        ]
+    return losses[1] - losses[0]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_retrieves_those_whose_loss_rises_most(network):
+    run = in_second_task(network, options={"candidates": 3}, lr_steps=(1,), lr=0.2)
+    method = run.method
+    peek = RandomStreams(0)
+    peek.load_state_dict(method.streams.state_dict())
+    drawn = torch.randperm(24, generator=peek.device("replay"))[:15] + method.pool.num_new
+    new = torch.tensor([3, 1, 20, 17, 30])
+    rises = rises_by_brute_force(method, method.pool.batch(new), method.pool.batch(drawn))
+    assert len(rises.unique()) == 15
+    retrieved = method.retrieve(new)
+    assert retrieved.tolist() == drawn[rises.argsort(descending=True)][:5].tolist()
+    ours = method.interference(method.pool.batch(new), method.pool.batch(drawn))
+    torch.testing.assert_close(ours, rises, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_scoring_leaves_model_optimizer_and_statistics_untouched(network):
+    method = in_second_task(network).method
+    before = copy.deepcopy([method.model.state_dict(), method.optimizer.state_dict()])
+    gradients = [parameter.grad.clone() for parameter in method.model.parameters()]
+    modes = [module.training for module in method.model.modules()]
+    assert all(modes)
+    method.retrieve(torch.arange(8))
+    assert_same([method.model.state_dict(), method.optimizer.state_dict()], before)
+    assert_same([parameter.grad for parameter in method.model.parameters()], gradients)
+    assert [module.training for module in method.model.modules()] == modes
+
+
+def linear(outputs):
+    """All zero, so that a step can be made by hand."""
+    layer = nn.Linear(2, outputs)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return adapt(layer)
+
+
+def test_the_rise_by_hand():
+    """A step of 2 on (1, 0) of class 1 makes W = [[−1, 0], [1, 0]] and b = [−1, 1]."""
+    rows = blobs(((4, 4),))  # only for its two classes
+    method = make_training("mir", network=linear, benchmark=rows, lr=2.0).method
+    x = torch.tensor([[1.0, 0.0], [-1.0, 5.0], [1.0, 7.0]])
+    candidates = Batch(x, torch.tensor([0, 0, 1]))  # logits (−2, 2), (0, 0), (−2, 2)
+    rise = method.interference(Batch(x[:1], torch.tensor([1])), candidates)
+    expected = [math.log1p(math.exp(4)) - math.log(2), 0.0, math.log1p(math.exp(-4)) - math.log(2)]
+    assert rise.tolist() == pytest.approx(expected, abs=1e-6)
+    assert method.head.weight.abs().sum() == 0
+
+
+def test_a_memory_no_larger_than_the_replay_batch_is_replayed_whole():
+    run = make_training("mir", benchmark=BENCHMARK, exemplars=2, replay_batch_size=4)
+    stop_in_task(run, 1)
+    method = run.method
+    method.interference = None  # nothing to score
+    assert sorted(method.retrieve(torch.arange(8)).tolist()) == [32, 33, 34, 35]
+
+
+def test_frozen_and_unused_parameters_stay_where_they_are():
+    class Odd(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            self.frozen = nn.Linear(64, 6).requires_grad_(False)
+            self.unused = nn.Linear(2, 2)
+            self.last = nn.Linear(6, outputs)
+
+        def forward(self, x):
+            return self.last(self.frozen(x.flatten(1)).relu())
+
+    run = in_second_task(lambda outputs: adapt(Odd(outputs)))
+    method = run.method
+    new, old = method.pool.batch(torch.arange(6)), method.pool.batch(torch.arange(32, 40))
+    expected = rises_by_brute_force(method, new, old)
+    torch.testing.assert_close(method.interference(new, old), expected, atol=1e-6, rtol=1e-4)
