@@ -146,3 +146,20 @@ def test_with_no_weights_der_is_fine_tuning_that_keeps_a_memory():
     finish(tuned)
     for name, value in tuned.method.model.state_dict().items():
         torch.testing.assert_close(der.method.model.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("mix", ["none", "mixup"])
+def test_the_replay_is_transformed_mixed_or_not(mix):
+    """With images turned to their negatives, the distance is that of the negatives' outputs."""
+    run = make_training("der", mix, options={"alpha": 1e6})
+    run.transforms = (lambda x, generator: 255 - x,)
+    stop_in_task(run, 1)
+    method = run.method
+    (replay,) = next_draws(method, 1)
+    with torch.no_grad():
+        views, images = (
+            method.distance(method.model(x), replay)
+            for x in (method.pool.views(replay), method.pool.images(replay))
+        )
+    assert abs(views - images) > 0.01 * views
+    assert method.train_step(torch.arange(8)).item() == pytest.approx(1e6 * views.item(), rel=1e-3)

@@ -62,7 +62,7 @@ class DER(Method):
         else:
             mixed = self.mixer.mix(self.joined(new, replay))
             loss = F.cross_entropy(self.logits(mixed), mixed.targets)
-            outputs = self.model(self.pool.images(replay)) if len(replay) else None
+            outputs = self.model(self.pool.views(replay)) if len(replay) else None
         if len(replay):
             loss = loss + options.alpha * self.distance(outputs, replay)
         return loss
