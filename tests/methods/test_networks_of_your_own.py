@@ -1,0 +1,78 @@
+"""Heads that grow, and modules of the user's own behind `adapt`."""
+
+import copy
+
+import pytest
+import torch
+from method_cases import blobs, finish, make_training, run_tasks
+from torch import nn
+
+from gradmix.errors import InputError
+from gradmix.methods import METHODS, find_method
+from gradmix.models import adapt
+from gradmix.training.loop import TaskDone
+
+CHANGE_THE_NETWORK = ("foster", "memo")
+OTHERS = [name for name in METHODS if name not in CHANGE_THE_NETWORK]
+
+
+class Own(nn.Module):
+    """Nothing of gradmix in it; statistics, and a head with another name."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.classify = nn.Linear(4 * 64, outputs)
+
+    def forward(self, x):
+        return self.classify(self.norm(self.stem(x)).relu().flatten(1))
+
+
+@pytest.mark.parametrize("head", ["fixed", "growing"])
+@pytest.mark.parametrize("method", OTHERS)
+def test_learns_with_a_module_of_the_user_s_own(method, head):
+    mix = "gradmix+" if find_method(method).replays else "mixup"
+    run = make_training(
+        method,
+        mix,
+        lambda outputs: adapt(Own(outputs)),
+        benchmark=blobs(((16, 16), (16, 16))),
+        head=head,
+        epochs=12,
+        lr=0.005,
+        exemplars=6,
+    )
+    correct = [event.correct["main"] for event in finish(run) if isinstance(event, TaskDone)][-1]
+    assert int(correct.sum()) >= (10 if method == "finetune" else 18)  # of 20
+    assert run.method.head is run.method.model.module.classify
+
+
+@pytest.mark.parametrize("method", CHANGE_THE_NETWORK)
+def test_methods_that_change_the_network_say_what_they_need(method):
+    with pytest.raises(
+        InputError, match=rf"(?i)Adapted; {method} .*gradmix\.models\.base\.Network"
+    ):
+        make_training(method, network=lambda outputs: adapt(Own(outputs)))
+
+
+@pytest.mark.parametrize("network", ["mlp", lambda outputs: adapt(Own(outputs))])
+@pytest.mark.parametrize("method", [name for name in OTHERS if name != "joint"])
+def test_old_logits_are_the_same_just_after_growth(method, network):
+    run = make_training(method, network=network, head="growing")
+    x = torch.rand(9, 1, 8, 8)
+    for task in (1, 2):
+        run_tasks(run, task)
+        before = copy.deepcopy(run.method.model).eval()
+        run.method.grow(2 * task + 2)
+        model = run.method.model
+        assert torch.equal(model.head.weight[: 2 * task], before.head.weight)
+        assert torch.equal(model.head.bias[: 2 * task], before.head.bias)
+        grown = copy.deepcopy(model).eval()(x)
+        assert grown.shape == (9, 2 * task + 2)
+        torch.testing.assert_close(grown[:, : 2 * task], before(x), atol=1e-6, rtol=1e-5)
+
+
+def test_a_head_that_is_to_grow_must_start_small():
+    with pytest.raises(InputError, match="outputs is 2; this head has 6"):
+        finish(make_training("er", network=lambda _: adapt(Own(6)), head="growing"))
