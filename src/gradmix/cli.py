@@ -91,6 +91,7 @@ def run(
     option: Annotated[
         list[str] | None, typer.Option(help="The method's own settings, like alpha=0.3.")
     ] = None,
+    tau: Annotated[float | None, typer.Option(help="Of Remix's label rule.")] = None,
     tables: Annotated[
         int | None, typer.Option(help="Pair tables over λ; 1 is Algorithm 1's.")
     ] = None,
@@ -138,6 +139,7 @@ def run(
         memory_total=memory_total,
         alpha=alpha,
         tables=tables,
+        tau=tau,
         head=head,
         options=parse_options(option),
         increments=None if increments is None else tuple(increments),

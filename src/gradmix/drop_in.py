@@ -64,6 +64,7 @@ class GradMix:
         labels: str = "remix",
         *,
         tables: int = RECIPES["gradmix+"].tables,
+        tau: float = RECIPES["gradmix+"].tau,
         partners: str = "gradient",
         blend: str = "linear",
         head: nn.Linear | None = None,
@@ -82,7 +83,7 @@ class GradMix:
         device = "cpu" if generator is None else generator.device
         seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)
         self._host = np.random.default_rng(int(seed))
-        recipe = Recipe(partners, blend, labels, alpha, tables)
+        recipe = Recipe(partners, blend, labels, alpha, tables, tau)
         self._new_mixer = partial(
             Mixer,
             recipe,

@@ -151,7 +151,7 @@ class Mixer:
         blended = self._blend(recipe, batch, partners, other, lam)
         shares: Tensor | float = blended.lam
         if recipe.labels == "remix":
-            shares = remix_shares(batch.y, other.y, blended.lam, self._index.counts)
+            shares = remix_shares(batch.y, other.y, blended.lam, self._index.counts, recipe.tau)
         self._count(batch.y, other.y)
         targets = soft_targets(batch.y, other.y, shares, self.num_outputs)
         return MixedBatch(blended.x, targets, blended.mix, blended.at)

@@ -5,13 +5,30 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmix.mixing.labels import KAPPA, TAU, remix_shares, soft_targets
+from gradmix.mixing import RECIPES
+from gradmix.mixing.labels import KAPPA, remix_shares, soft_targets
 
 COUNTS = torch.tensor([30, 10, 11, 0, 300])
 
 
 def test_remix_has_the_values_of_its_authors():
-    assert (KAPPA, TAU) == (3.0, 0.5)
+    assert KAPPA == 3.0
+    assert RECIPES["remix"].tau == 0.5
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "lam", "share"),
+    [
+        (4, 1, 0.74, 0.0),
+        (4, 1, 0.76, 0.76),
+        (1, 4, 0.26, 1.0),
+        (1, 4, 0.24, 0.24),
+        (1, 2, 0.6, 0.6),
+    ],
+)
+def test_a_larger_tau_favours_the_rarer_class_longer(own, other, lam, share):
+    shares = remix_shares(torch.tensor([own]), torch.tensor([other]), lam, COUNTS, tau=0.75)
+    assert shares.tolist() == pytest.approx([share])
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,21 @@ import torch
 from torch import Tensor
 
 KAPPA = 3.0  # Remix: how many times rarer a class must be to be favoured
-TAU = 0.5  # Remix: below which share of the rarer class's input its label may still take all
 
 
-def remix_shares(y: Tensor, partner_y: Tensor, lam: float, counts: Tensor) -> Tensor:
+def remix_shares(
+    y: Tensor, partner_y: Tensor, lam: float, counts: Tensor, tau: float = 0.5
+) -> Tensor:
     """The rarer class of a very unequal pair takes the whole label, else λ; (B,).
 
-    A class is favoured if the other has `KAPPA` times its samples in the pool, and its own
-    share of the input is above 1 − `TAU`. `counts` are the samples of every class.
+    A class is favoured if the other has `KAPPA` times its samples in the pool, and the other's
+    share of the input is below `tau`; 0.5 is Remix's. `counts` are the samples of every class.
     """
     own, other = counts.index_select(0, y), counts.index_select(0, partner_y)
     shares = torch.full(y.shape, lam, device=y.device)
-    if lam < TAU:
+    if lam < tau:
         shares.masked_fill_(own >= KAPPA * other, 0.0)
-    if 1 - lam < TAU:
+    if 1 - lam < tau:
         shares.masked_fill_(other >= KAPPA * own, 1.0)
     return shares
 

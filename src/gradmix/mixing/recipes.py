@@ -37,7 +37,8 @@ class Recipe:
 
     `alpha` is the paper's α; see `ratio` for what it means. `tables` is for gradient partners:
     1 is one pair table per epoch, at a drawn λ (Algorithm 1, step 4); with more they cover 0 to
-    1 evenly, and each batch uses the one nearest its own λ.
+    1 evenly, and each batch uses the one nearest its own λ. `tau` is for Remix's labels: the
+    rarer class takes the whole label if the other's share of the input is below it.
     """
 
     partners: str = "shuffle"
@@ -45,6 +46,7 @@ class Recipe:
     labels: str = "proportional"
     alpha: float = 1.0
     tables: int = 1
+    tau: float = 0.5
 
     def __post_init__(self) -> None:
         for axis, known in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
@@ -52,6 +54,8 @@ class Recipe:
                 raise UnknownNameError(axis, getattr(self, axis), known)
         if self.tables < 1:
             raise InputError(f"tables is {self.tables}; the criterion needs at least 1")
+        if not 0 <= self.tau <= 1:
+            raise InputError(f"tau is {self.tau}; it must be from 0 to 1")
         if not (0 < self.alpha < math.inf):
             raise InputError(f"alpha is {self.alpha}; Beta(α, α) needs a finite α above 0")
 
@@ -94,7 +98,12 @@ ABOUT: dict[str, tuple[str, str]] = {
 """One line and a source for each named mix."""
 
 
-def parse_recipe(text: str, alpha: float | None = None, tables: int | None = None) -> Recipe | None:
+def parse_recipe(
+    text: str,
+    alpha: float | None = None,
+    tables: int | None = None,
+    tau: float | None = None,
+) -> Recipe | None:
     """The recipe of a name, or of `partners:blend:labels` (also with × or *); None for "none".
 
     What is not given stays the recipe's own; combinations without a name pair as `gradmix+` does.
@@ -116,6 +125,7 @@ def parse_recipe(text: str, alpha: float | None = None, tables: int | None = Non
         recipe,
         alpha=recipe.alpha if alpha is None else alpha,
         tables=recipe.tables if tables is None else tables,
+        tau=recipe.tau if tau is None else tau,
     )
 
 
