@@ -162,3 +162,19 @@ def test_means_follow_the_network_and_the_head_is_reported_beside_them():
     own = F.normalize(method.model.features(x), dim=1)
     nearest = torch.cdist(own, F.normalize(means, dim=1)).argmin(dim=1)
     assert torch.equal(done[2].correct["main"], y[nearest == y].bincount(minlength=6))
+
+
+def test_means_are_taken_anew_after_every_step_and_every_task():
+    run = make_training("icarl", benchmark=BENCHMARK)
+    stop_in_task(run, 1)
+    method, x = run.method, torch.rand(4, 1, 8, 8)
+    one = method.predict(x)
+    assert one[:, 2:].isinf().all()
+    stop_in_task(run, 1)  # one more
+    other = method.predict(x)
+    fresh = make_training("icarl", benchmark=BENCHMARK)
+    fresh.load_state_dict(copy.deepcopy(run.state_dict()))
+    assert torch.equal(other, fresh.method.predict(x))
+    assert not torch.equal(one, other)
+    method.end_task(run._tasks[1].train)
+    assert method.predict(x)[:, :4].isfinite().all()

@@ -77,10 +77,11 @@ RECIPES: dict[str, Recipe] = {
     "remix": Recipe(labels="remix"),
     "balanced-mixup": Recipe(partners="class-balanced", alpha=0.2),
     "gradmix": Recipe(partners="gradient"),
-    "gradmix+": Recipe(partners="gradient", labels="remix", tables=8),
+    "gradmix+": Recipe(partners="gradient", labels="remix", tables=8, tau=0.75),
 }
-"""With the paper's α. `gradmix` is Algorithm 1 to the letter; `gradmix+` has Remix's labels and
-pairs every batch by a table of nearly its own λ."""
+"""With the paper's α. `gradmix` is Algorithm 1 to the letter. `gradmix+` has Remix's labels, which
+favour the rarer class further than Remix's own, and pairs every batch by a table of nearly its own
+λ; docs/protocol.md says how both were chosen."""
 
 ABOUT: dict[str, tuple[str, str]] = {
     "none": ("no mixing", "plain replay"),
@@ -140,4 +141,5 @@ def _combine(partners: str, blend: str, labels: str) -> Recipe:
     elif blend == "manifold":
         alpha = RECIPES["manifold-mixup"].alpha
     free = Recipe(partners, blend, labels, alpha)
-    return replace(free, tables=RECIPES["gradmix+"].tables) if free.uses_gradients else free
+    best = RECIPES["gradmix+"]
+    return replace(free, tables=best.tables, tau=best.tau) if free.uses_gradients else free
