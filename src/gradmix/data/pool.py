@@ -59,12 +59,13 @@ class Pool:
         self.y = torch.cat([part.y for part in parts])
         self.normalise = normalise
         self._transforms, self._generator = tuple(transforms), generator
+        self.streamed = not isinstance(new.x, Tensor)
+        self.one_gather = not self.streamed and not self._transforms
         self._stored: Stored
         if isinstance(new.x, Tensor):
             self._stored = _InMemory(torch.cat([part.x for part in parts]))
         else:
             self._stored = _Streamed(new.x, parts[1].x if len(parts) > 1 else None)
-        self.one_gather = isinstance(new.x, Tensor) and not self._transforms
 
     def __len__(self) -> int:
         return len(self.y)

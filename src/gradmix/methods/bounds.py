@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gradmix.data.pool import Pool
+from gradmix.errors import InputError
 from gradmix.methods.base import Method
 from gradmix.types import Samples
 
@@ -58,6 +60,14 @@ class Joint(Method):
             self.model.head = copy.deepcopy(self._initial_head)
         self.model.load_state_dict(self._initial)
         super().grow(seen)
+
+    def meet(self, pool: Pool) -> None:
+        """Take the pool; it has to fit in memory."""
+        if pool.streamed:
+            raise InputError(
+                "joint training keeps all data in memory; these are streamed from files"
+            )
+        super().meet(pool)
 
     def epoch_samples(self) -> int:
         """All of the pool."""

@@ -44,12 +44,12 @@ class GSS(ER):
 
     def offer(self, buffers: dict[int, GreedyBuffer], index: Tensor) -> None:
         """Let samples of the task compete for the buffers of their classes."""
-        batch = self.pool.batch(index)
-        seen = embed(self.model, self.head, batch.x, batch.y)
+        y = self.pool.y[index]
+        seen = embed(self.model, self.head, self.pool.images(index), y)
         delta, bias = residuals(seen.logits, seen.labels), self.head.bias is not None
         directions = gradient_directions(seen.embeddings, delta, bias=bias)
-        for label in batch.y.unique().tolist():
-            rows = (batch.y == label).nonzero().squeeze(1)
+        for label in y.unique().tolist():
+            rows = (y == label).nonzero().squeeze(1)
             buffer = buffers.setdefault(label, GreedyBuffer(self.capacity()))
             buffer.offer(index[rows], directions.rows(rows), self.streams.device("memory"))
 
