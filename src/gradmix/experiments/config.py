@@ -136,6 +136,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "replay_batch_size": 32,
         "exemplars_per_class": 4,
         "criterion_exemplars": 4,
+        "tau": 0.5,  # with so few steps gradmix+'s own leaves the new classes unlearned
     },
 }
 """What differs from the defaults above, which are the paper's, for each data set.

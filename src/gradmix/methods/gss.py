@@ -28,9 +28,9 @@ class GSS(ER):
     samples pass once, in random order; gradients are those of the last layer, at the end of the
     task; and a sample need not differ from the buffer's whole batch to compete (within a class
     gradients hardly ever point apart, so that test would keep the first N). See `GSSStream` for
-    the choice while training goes on. Choosing harder does not pay here: on MNIST (one seed, average
-    accuracy) this rule gives 0.894, letting only more different samples win 0.838, and taking the
-    most different ones outright 0.791, for those are mostly odd ones.
+    the choice while training goes on. Choosing harder does not pay here: on MNIST (one seed,
+    average accuracy) this rule gives 0.894, letting only more different samples win 0.838, and
+    taking the most different ones outright 0.791, for those are mostly odd ones.
 
     Mixing and criterion: as in ER, from which only storage differs.
     """
