@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from criterion_cases import cases, make_case
+from criterion_cases import cases, make_case, ratios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -15,6 +15,7 @@ from gradmix.criterion import (
     class_scores,
     memory_gradient,
     pair_table,
+    pair_tables,
     projections,
     sample_scores,
 )
@@ -187,7 +188,7 @@ def test_one_to_one_takes_the_next_exemplar_cyclically():
     big, small = (classes[sizes == n] for n in (3, 2))
     i, j = (y == big).nonzero().squeeze(1), (y == small).nonzero().squeeze(1)
     expected = (single[i[0], j[1]] + single[i[1], j[0]] + single[i[2], j[1]]) / 3
-    found, scores = class_scores(every, case.lam)
+    found, (scores,) = class_scores(every, [case.lam])
     assert torch.isclose(scores[found == big][:, found == small].squeeze(), expected)
 
 
@@ -247,6 +248,15 @@ def test_predicted_change_of_the_memorys_loss_is_the_actual_one_to_first_order()
         # What is left over falls with the square of the step.
         assert errors[1] < 0.02 * errors[0]
         assert errors[1] < 1e-2 * 1e-4 * abs(float(score[i, j])) + 1e-12
+
+
+@given(cases, st.lists(ratios, min_size=1, max_size=4), pairings)
+@settings(max_examples=60, deadline=None)
+def test_several_ratios_at_once_are_the_same_as_one_by_one(case, several, pairing):
+    tables = pair_tables(case.exemplars, case.remembered, several, pairing=pairing)
+    for lam, table in zip(several, tables, strict=True):
+        alone = pair_table(case.exemplars, case.remembered, lam, pairing=pairing)
+        assert_same_scores(table, alone)
 
 
 @pytest.mark.parametrize("lam", [-0.1, 1.1, float("nan")])

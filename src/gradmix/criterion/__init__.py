@@ -40,7 +40,8 @@ def pair_tables(
     gradient = memory_gradient(memory, bias=bias, average=average)
     s = projections(exemplars.embeddings, gradient)
     samples = Scored(exemplars.logits, s, exemplars.labels)
-    return tuple(PairTable.from_scores(*class_scores(samples, lam, pairing)) for lam in ratios)
+    classes, scores = class_scores(samples, ratios, pairing)
+    return tuple(PairTable.from_scores(classes, table) for table in scores)
 
 
 def pair_table(

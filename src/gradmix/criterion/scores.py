@@ -14,6 +14,7 @@ over all pairs at once. `reference.py` is the same computation by explicit gradi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,8 +23,8 @@ from torch import Tensor
 from gradmix.errors import InputError, UnknownNameError
 
 PAIRINGS = ("one-to-one", "all-pairs")
-BLOCK_ELEMENTS = 2**21
-"""How many scores are computed at once; about six such blocks are alive at a time."""
+BLOCK_ELEMENTS = 2**20
+"""How many scores are computed at once; about ten such blocks are alive at a time."""
 
 
 class Scored(NamedTuple):
@@ -34,8 +35,11 @@ class Scored(NamedTuple):
     labels: Tensor  # (n,)
 
 
-def sample_scores(left: Scored, right: Scored, lam: float) -> Tensor:
-    """Scores of every left sample with every right one, (..., L, R); `lam` weights the left."""
+def sample_scores(left: Scored, right: Scored, lam: float | Tensor) -> Tensor:
+    """Scores of every left sample with every right one, (..., L, R); `lam` weights the left.
+
+    A tensor of ratios has two more dimensions of size 1 at its end than it has batch dimensions.
+    """
     a = _shifted_exp(lam * left.logits)
     b = _shifted_exp((1 - lam) * right.logits).mT
     normaliser = a @ b
@@ -50,53 +54,61 @@ def sample_scores(left: Scored, right: Scored, lam: float) -> Tensor:
     return scores - _label_terms(left, right, lam)
 
 
-def class_scores(samples: Scored, lam: float, pairing: str = "one-to-one") -> tuple[Tensor, Tensor]:
-    """The classes (K,) and the mean score of the sample pairs of every two classes (K, K).
+def class_scores(
+    samples: Scored, ratios: Sequence[float], pairing: str = "one-to-one"
+) -> tuple[Tensor, Tensor]:
+    """The classes (K,) and, for each ratio, the mean score of the pairs of two classes (G, K, K).
 
     "one-to-one" takes exemplar k of class a with exemplar k + 1 of class b (cyclically, for k
     up to the larger class), "all-pairs" takes every exemplar of a with every one of b.
     """
-    if not 0 <= lam <= 1:
-        raise InputError(f"lam is {lam}; a mixing ratio lies between 0 and 1")
+    for lam in ratios:
+        if not 0 <= lam <= 1:
+            raise InputError(f"lam is {lam}; a mixing ratio lies between 0 and 1")
+    if pairing not in PAIRINGS:
+        raise UnknownNameError("pairing", pairing, PAIRINGS)
     classes, position, counts = samples.labels.unique(return_inverse=True, return_counts=True)
+    every = torch.tensor(ratios, dtype=samples.logits.dtype, device=samples.logits.device)
+    parts = every.split(max(1, BLOCK_ELEMENTS // len(classes) ** 2))
     if pairing == "one-to-one":
-        return classes, _one_to_one(samples, lam, classes, position, counts)
-    if pairing == "all-pairs":
-        return classes, _all_pairs(samples, lam, position, counts)
-    raise UnknownNameError("pairing", pairing, PAIRINGS)
+        scores = [_one_to_one(samples, part, classes, position, counts) for part in parts]
+    else:
+        scores = [_all_pairs(samples, part, position, counts) for part in parts]
+    return classes, torch.cat(scores)
 
 
 def _one_to_one(
-    samples: Scored, lam: float, classes: Tensor, position: Tensor, counts: Tensor
+    samples: Scored, lam: Tensor, classes: Tensor, position: Tensor, counts: Tensor
 ) -> Tensor:
     by_class = position.argsort(stable=True)
     start = counts.cumsum(0) - counts
     size = len(classes)
-    total = samples.logits.new_zeros(size, size)
+    total = samples.logits.new_zeros(len(lam), size, size)
     most = int(counts.max())
-    step = max(1, BLOCK_ELEMENTS // size**2)
+    step = max(1, BLOCK_ELEMENTS // (len(lam) * size**2))
     for first in range(0, most, step):
         k = torch.arange(first, min(first + step, most), device=counts.device)[:, None]
         left = by_class[start + k % counts]  # (k, K) exemplar k of every class
         right = by_class[start + (k + 1) % counts]
-        scores = sample_scores(
+        scores = sample_scores(  # (G, k, K, K)
             Scored(samples.logits[left], samples.projections[left], classes),
             Scored(samples.logits[right], samples.projections[right], classes),
-            lam,
+            lam[:, None, None, None],
         )
         used = k[:, :, None] < torch.maximum(counts[:, None], counts)
-        total += scores.mul_(used).sum(0)
+        total += scores.mul_(used).sum(1)
     return total / torch.maximum(counts[:, None], counts)
 
 
-def _all_pairs(samples: Scored, lam: float, position: Tensor, counts: Tensor) -> Tensor:
+def _all_pairs(samples: Scored, lam: Tensor, position: Tensor, counts: Tensor) -> Tensor:
     member = torch.nn.functional.one_hot(position, len(counts)).to(samples.logits)  # (n, K)
-    total = samples.logits.new_zeros(len(counts), len(counts))
-    step = max(1, BLOCK_ELEMENTS // len(position))
+    total = samples.logits.new_zeros(len(lam), len(counts), len(counts))
+    step = max(1, BLOCK_ELEMENTS // (len(lam) * len(position)))
     for first in range(0, len(position), step):
         block = slice(first, first + step)
         rows = Scored(*(part[block] for part in samples))
-        total += member[block].T @ (sample_scores(rows, samples, lam) @ member)
+        scores = sample_scores(rows, samples, lam[:, None, None])  # (G, rows, n)
+        total += member[block].T @ (scores @ member)
     return total / (counts[:, None] * counts)
 
 
@@ -104,28 +116,34 @@ def _shifted_exp(logits: Tensor) -> Tensor:
     return (logits - logits.amax(dim=-1, keepdim=True)).exp_()
 
 
-def _label_terms(left: Scored, right: Scored, lam: float) -> Tensor:
+def _label_terms(left: Scored, right: Scored, lam: float | Tensor) -> Tensor:
     """(λ y_i + (1−λ) y_j) · (λ s_i + (1−λ) s_j) for every pair."""
     own_left = left.projections.gather(-1, _as_column(left))  # (..., L, 1) s_i[y_i]
     own_right = right.projections.gather(-1, _as_column(right)).mT  # (..., 1, R) s_j[y_j]
     terms = left.projections.index_select(-1, right.labels)  # (..., L, R) s_i[y_j]
     terms += right.projections.index_select(-1, left.labels).mT
-    return terms.mul_(lam * (1 - lam)).add_(lam**2 * own_left).add_((1 - lam) ** 2 * own_right)
+    return terms * (lam * (1 - lam)) + (lam**2 * own_left + (1 - lam) ** 2 * own_right)
 
 
 def _as_column(samples: Scored) -> Tensor:
     return samples.labels[:, None].expand(*samples.projections.shape[:-1], 1)
 
 
-def _expected_projection(left: Scored, right: Scored, lam: float, where: Tensor) -> Tensor:
+def _expected_projection(left: Scored, right: Scored, lam: float | Tensor, where: Tensor) -> Tensor:
     """softmax(λ z_i + (1−λ) z_j) · (λ s_i + (1−λ) s_j) for the chosen pairs, one by one."""
     *batch, i, j = where.nonzero().unbind(1)
-    step = max(1, BLOCK_ELEMENTS // left.logits.shape[-1])
+    shape = (*where.shape[:-2], -1, left.logits.shape[-1])  # the ratios' dimensions too
+    z_left, s_left = (part.expand(shape) for part in left[:2])
+    z_right, s_right = (part.expand(shape) for part in right[:2])
+    ratios = torch.as_tensor(lam, dtype=z_left.dtype, device=z_left.device).expand(where.shape)
     values = []
+    step = max(1, BLOCK_ELEMENTS // left.logits.shape[-1])
     for block in range(0, len(i), step):
-        at_left = tuple(axis[block : block + step] for axis in (*batch, i))
-        at_right = tuple(axis[block : block + step] for axis in (*batch, j))
-        z = torch.lerp(right.logits[at_right], left.logits[at_left], lam)
-        s = torch.lerp(right.projections[at_right], left.projections[at_left], lam)
+        rows = slice(block, block + step)
+        at_left = tuple(axis[rows] for axis in (*batch, i))
+        at_right = tuple(axis[rows] for axis in (*batch, j))
+        ratio = ratios[tuple(axis[rows] for axis in (*batch, i, j))][:, None]
+        z = torch.lerp(z_right[at_right], z_left[at_left], ratio)
+        s = torch.lerp(s_right[at_right], s_left[at_left], ratio)
         values.append((z.softmax(-1) * s).sum(-1))
     return torch.cat(values)
