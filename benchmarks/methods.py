@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.loop import epochs, last_task, mnist_like
-from benchmarks.timing import ratio, seconds
+from benchmarks.loop import STEPS, last_task, mnist_like, steps_of
+from benchmarks.timing import ratio_of_epochs, seconds
 
 
 def mir_over_er() -> str:
     tasks = mnist_like()
-    return "a step of MIR over one of ER, last task (at most 3.5): " + ratio(
-        epochs(last_task(tasks, method="mir")), epochs(last_task(tasks)), repeats=5
+    return "a step of MIR over one of ER, last task (at most 3.5): " + ratio_of_epochs(
+        steps_of(last_task(tasks, method="mir")), steps_of(last_task(tasks)), STEPS, repeats=5
     )
 
 
 def gss_selection() -> str:
     """The choice at the end of a task of two classes with 5,000 samples each."""
     training = last_task(mnist_like(), method="gss")
-    epochs(training)()
+    next(steps_of(training))
     new = training._tasks[-1].train
     memory = training.method.memory.state_dict()
 

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from gradmix.criterion import PAIRINGS, Exemplars, embed, find_head, pair_tables
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing import blends
-from gradmix.mixing.labels import remix_shares, soft_targets
+from gradmix.mixing.labels import rarer_classes, remix_shares, soft_targets
 from gradmix.mixing.partners import DRAW, ClassIndex
 from gradmix.mixing.recipes import Recipe
-from gradmix.ranking import first_of_each_class
 from gradmix.types import Batch, MixedBatch, PairTable, Partners
 
 
@@ -63,7 +62,8 @@ class Mixer:
         self.num_outputs = num_outputs
         self._num_classes = num_outputs  # of the counts, whatever the head has grown to
         self.tables: tuple[PairTable, ...] = ()
-        self.counts = torch.zeros(num_outputs, num_outputs, dtype=torch.int64)
+        self._counts = torch.zeros(num_outputs, num_outputs, dtype=torch.int64)
+        self._pairs_mixed: list[Tensor] = []  # since `counts` was last asked for
         self._latest = 0  # which table the last batch used
         self._host, self._generator = host, generator
         self._mix_points = mix_points
@@ -78,9 +78,13 @@ class Mixer:
         self.num_outputs = self.num_outputs if num_outputs is None else num_outputs
         self._pool = pool
         self._index = ClassIndex(pool.y, self.num_outputs)
+        self._new = ClassIndex(pool.y[: pool.num_new], self.num_outputs)
+        self._new_classes = self._new.classes.tolist()
         self.tables = ()
         size = (self._num_classes, self._num_classes)
-        self.counts = torch.zeros(size, dtype=torch.int64, device=pool.y.device)
+        self._counts = torch.zeros(size, dtype=torch.int64, device=pool.y.device)
+        self._pairs_mixed = []
+        self._rarer = rarer_classes(self._index.counts)
 
     @property
     def pairs(self) -> PairTable | None:
@@ -127,14 +131,10 @@ class Mixer:
 
     def _draw_exemplars(self) -> Tensor:
         """Pool indices: new samples drawn from every current class, then the whole memory."""
-        pool = self._pool
-        new = pool.y[: pool.num_new]
-        priority = torch.rand(
-            len(new), generator=self._generator, device=new.device, dtype=torch.float64
-        )
-        quota = torch.full((self.num_outputs,), self._exemplars_per_class, device=new.device)
-        drawn = first_of_each_class(new, priority, quota)
-        return torch.cat([drawn, torch.arange(pool.num_new, len(pool.y), device=new.device)])
+        pool, most = self._pool, self._exemplars_per_class
+        drawn = [self._new.draw_some(label, most, self._generator) for label in self._new_classes]
+        memory = torch.arange(pool.num_new, len(pool.y), device=pool.y.device)
+        return torch.cat([*drawn, memory])
 
     def _draw_ratio(self, recipe: Recipe) -> float:
         return float(self._host.beta(*recipe.ratio))
@@ -149,19 +149,20 @@ class Mixer:
         partners = DRAW[recipe.partners](batch.y, self._index, self.pairs, self._generator)
         other = self._fetch(batch, partners, with_inputs=recipe.blend != "manifold")
         blended = self._blend(recipe, batch, partners, other, lam)
+        pair = batch.y * self.num_outputs + other.y
+        self._pairs_mixed.append(pair)
         shares: Tensor | float = blended.lam
         if recipe.labels == "remix":
-            shares = remix_shares(batch.y, other.y, blended.lam, self._index.counts, recipe.tau)
-        self._count(batch.y, other.y)
+            shares = remix_shares(pair, blended.lam, self._rarer, recipe.tau)
         targets = soft_targets(batch.y, other.y, shares, self.num_outputs)
         return MixedBatch(blended.x, targets, blended.mix, blended.at)
 
     def _fetch(self, batch: Batch, partners: Partners, with_inputs: bool) -> Batch:
         """The partners of a batch, row by row; inputs only if asked for or from outside."""
         rows, replaced, drawn = partners
-        y = batch.y.index_select(0, rows)
         if replaced is None or drawn is None:
-            return Batch(batch.x.index_select(0, rows) if with_inputs else batch.x, y)
+            x = batch.x.index_select(0, rows) if with_inputs else batch.x
+            return Batch(x, batch.y.index_select(0, rows))
         pool = self._pool
         if batch.index is not None and pool.one_gather:  # it serves both kinds of partners
             index = torch.where(replaced, drawn, batch.index.index_select(0, rows))
@@ -170,7 +171,8 @@ class Mixer:
         chosen = replaced.nonzero().squeeze(1)
         if len(chosen):
             x[chosen] = pool.views(drawn[chosen]).to(x.dtype)
-        return Batch(x, torch.where(replaced, pool.y.index_select(0, drawn), y))
+        y = torch.where(replaced, pool.y.index_select(0, drawn), batch.y.index_select(0, rows))
+        return Batch(x, y)
 
     def _blend(
         self, recipe: Recipe, batch: Batch, partners: Partners, other: Batch, lam: float
@@ -184,9 +186,15 @@ class Mixer:
             return blends.cutmix(batch.x, other.x, lam, self._host)
         return blends.linear(batch.x, other.x, lam)
 
-    def _count(self, y: Tensor, partner_y: Tensor) -> None:
-        pair = y * self._num_classes + partner_y
-        self.counts.view(-1).index_add_(0, pair, torch.ones_like(pair))
+    @property
+    def counts(self) -> Tensor:
+        """How often each ordered pair of classes was mixed in this task, (C, C)."""
+        if self._pairs_mixed:
+            outputs = self.num_outputs
+            mixed = torch.cat(self._pairs_mixed).bincount(minlength=outputs**2)
+            self._counts[:outputs, :outputs] += mixed.view(outputs, outputs)
+            self._pairs_mixed = []
+        return self._counts
 
     def state_dict(self) -> dict[str, Any]:
         """The pair tables and counts; the generators belong to whoever passed them."""
@@ -198,7 +206,7 @@ class Mixer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved tables and counts; `begin_task` gave the pool."""
-        self.counts = state["counts"].clone()
+        self._counts, self._pairs_mixed = state["counts"].clone(), []
         self.tables, self._latest = (), 0
         if state["tables"]:
             classes, scores, self._latest = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -88,6 +89,19 @@ class PairTable:
                 f"{len(classes)} classes need ({len(classes)}, {len(classes)})"
             )
         return cls(classes, scores, scores < 0, scores.argmax(dim=1))
+
+    @cached_property
+    def _counted(self) -> bool:
+        """Whether the classes are just 0, 1, 2 …, so that labels are positions."""
+        return int(self.classes[-1]) == len(self.classes) - 1
+
+    def positions(self, labels: Tensor) -> Tensor:
+        """The rows of the given class labels, all of which have one."""
+        return labels if self._counted else torch.searchsorted(self.classes, labels)
+
+    def labels(self, positions: Tensor) -> Tensor:
+        """The class labels of the given rows."""
+        return positions if self._counted else self.classes.index_select(0, positions)
 
     @property
     def negative_rate(self) -> float:

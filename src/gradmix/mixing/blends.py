@@ -22,8 +22,8 @@ class Blended(NamedTuple):
 
 
 def linear(x: Tensor, partners: Tensor, lam: float) -> Blended:
-    """λ x + (1−λ) x of the partner (Eq. 2)."""
-    return Blended(torch.lerp(partners, x, lam), lam)
+    """λ x + (1−λ) x of the partner (Eq. 2); the result takes the place of `partners`."""
+    return Blended(partners.lerp_(x, lam), lam)
 
 
 def cutmix(x: Tensor, partners: Tensor, lam: float, rng: np.random.Generator) -> Blended:

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 KAPPA = 3.0  # Remix: how many times rarer a class must be to be favoured
 
 
-def remix_shares(
-    y: Tensor, partner_y: Tensor, lam: float, counts: Tensor, tau: float = 0.5
-) -> Tensor:
+class Rarer(NamedTuple):
+    """For every ordered pair of classes, flat (C · C,), which of the two is far rarer."""
+
+    own: Tensor  # the first is
+    other: Tensor  # the second is
+
+
+def rarer_classes(counts: Tensor) -> Rarer:
+    """One class is far rarer if the other has `KAPPA` times its samples; `counts` are (C,)."""
+    often = counts[:, None] >= KAPPA * counts  # the first has that many more
+    return Rarer(often.T.flatten(), often.flatten())
+
+
+def remix_shares(pair: Tensor, lam: float, rarer: Rarer, tau: float = 0.5) -> Tensor:
     """The rarer class of a very unequal pair takes the whole label, else λ; (B,).
 
-    A class is favoured if the other has `KAPPA` times its samples in the pool, and the other's
-    share of the input is below `tau`; 0.5 is Remix's. `counts` are the samples of every class.
+    It does if the other's share of the input is below `tau`; 0.5 is Remix's. `pair` is own
+    label · C + the partner's.
     """
-    own, other = counts.index_select(0, y), counts.index_select(0, partner_y)
-    shares = torch.full(y.shape, lam, device=y.device)
+    shares = torch.full(pair.shape, lam, device=pair.device)
     if lam < tau:
-        shares.masked_fill_(own >= KAPPA * other, 0.0)
+        shares.masked_fill_(rarer.other.index_select(0, pair), 0.0)
     if 1 - lam < tau:
-        shares.masked_fill_(other >= KAPPA * own, 1.0)
+        shares.masked_fill_(rarer.own.index_select(0, pair), 1.0)
     return shares
 
 

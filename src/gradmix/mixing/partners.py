@@ -18,6 +18,13 @@ class ClassIndex:
         self.counts = labels.bincount(minlength=num_outputs)  # (C,) samples of every class
         self._start = self.counts.cumsum(0) - self.counts
         self.classes = self.counts.nonzero().squeeze(1)  # (K,) the classes that have samples
+        self._host_counts, self._host_start = self.counts.tolist(), self._start.tolist()
+
+    def draw_some(self, label: int, most: int, generator: torch.Generator | None) -> Tensor:
+        """Up to `most` different samples of one class, uniformly."""
+        count, start = self._host_counts[label], self._host_start[label]
+        chosen = torch.randperm(count, generator=generator, device=self.order.device)[:most]
+        return self.order[start + chosen]
 
     def draw(self, classes: Tensor, generator: torch.Generator | None) -> Tensor:
         """For each given class (which must have samples) the index of one of its samples."""
@@ -54,8 +61,8 @@ def gradient(
     """A permutation, its pairs in S⁻ re-drawn from S* (Algorithm 1, steps 14 and 16 to 19)."""
     assert pairs is not None
     rows = torch.randperm(len(y), generator=generator, device=y.device)
-    position = torch.searchsorted(pairs.classes, y)
-    best = pairs.classes.index_select(0, pairs.optimal.index_select(0, position))
+    position = pairs.positions(y)
+    best = pairs.labels(pairs.optimal.index_select(0, position))
     return Partners(rows, _in_negative(pairs, position, rows), index.draw(best, generator))
 
 
@@ -65,7 +72,7 @@ def gradient_keep_original(
     """A permutation, where a sample whose pair is in S⁻ stays itself (the ablation "Original")."""
     assert pairs is not None
     rows = torch.randperm(len(y), generator=generator, device=y.device)
-    position = torch.searchsorted(pairs.classes, y)
+    position = pairs.positions(y)
     negative = _in_negative(pairs, position, rows)
     return Partners(torch.where(negative, torch.arange(len(y), device=y.device), rows))
 
