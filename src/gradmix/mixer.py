@@ -166,7 +166,9 @@ class Mixer:
         pool = self._pool
         if batch.index is not None and pool.one_gather:  # it serves both kinds of partners
             index = torch.where(replaced, drawn, batch.index.index_select(0, rows))
-            return Batch(pool.images(index), pool.y.index_select(0, index))
+            own, x = pool.images(torch.cat([batch.index, index])).chunk(2)
+            batch.fetched(own)
+            return Batch(x, pool.y.index_select(0, index))
         x = batch.x.index_select(0, rows)  # the same views as in the batch
         chosen = replaced.nonzero().squeeze(1)
         if len(chosen):

@@ -30,16 +30,29 @@ class Task:
     test: Samples
 
 
-@dataclass(frozen=True)
 class Batch:
     """Network inputs with hard labels.
 
-    `index` says where the rows stand in the pool T_l ∪ M, if they come from it.
+    `index` says where the rows stand in the pool T_l ∪ M, if they come from it. Inputs may be
+    given as a function that fetches them when they are first asked for, so that whoever needs
+    those of other samples too can fetch all at once.
     """
 
-    x: Tensor
-    y: Tensor
-    index: Tensor | None = None
+    def __init__(
+        self, x: Tensor | Callable[[], Tensor], y: Tensor, index: Tensor | None = None
+    ) -> None:
+        self._x, self.y, self.index = x, y, index
+
+    @property
+    def x(self) -> Tensor:
+        """The inputs."""
+        if not isinstance(self._x, Tensor):
+            self._x = self._x()
+        return self._x
+
+    def fetched(self, x: Tensor) -> None:
+        """Take inputs that were fetched together with others."""
+        self._x = x
 
 
 class Partners(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -32,7 +33,8 @@ class Normalise:
     def __call__(self, x: Tensor) -> Tensor:
         """Inputs of stored samples, (N, C, H, W) or (N, d)."""
         shape = (-1, *(1,) * (x.ndim - 2))  # channels first: images (N, C, H, W), rows (N, d)
-        return (x.float() - self._mean.view(shape)).mul_(self._scale.view(shape))
+        own = x.to(torch.float32, copy=True)  # memory of its own, to be changed in place
+        return own.sub_(self._mean.view(shape)).mul_(self._scale.view(shape))
 
 
 Transform = Callable[..., Tensor]  # (uint8 images, *, generator) → uint8 images
@@ -83,7 +85,8 @@ class Pool:
 
     def batch(self, index: Tensor) -> Batch:
         """Views and labels of the samples at `index`."""
-        return Batch(self.views(index), self.y.index_select(0, index), index)
+        y = self.y.index_select(0, index)
+        return Batch(partial(self.views, index) if self.one_gather else self.views(index), y, index)
 
     def expect(self, batches: Sequence[Tensor]) -> None:
         """Say which new samples are asked for next, in order; streamed ones are read ahead."""
