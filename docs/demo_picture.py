@@ -7,7 +7,7 @@ from rich.console import Console
 
 from gradmix import cli
 
-cli.output = Console(record=True, width=96, highlight=False)
+cli.output = Console(record=True, width=88, highlight=False)
 cli.demo()
 svg = cli.output.export_svg(title="gradmix demo")
 svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # nothing is fetched to show it

@@ -96,16 +96,29 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.3f} ± {statistics.stdev(values):.3f}" if len(values) > 1 else f"{mean:.3f}"
 
 
+def seed_range(seeds: Sequence[int]) -> str:
+    """Seeds in few letters.
+
+    >>> seed_range([5, 6, 7]), seed_range([0, 2])
+    ('5-7', '0 2')
+    """
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}-{seeds[-1]}"
+    return " ".join(str(seed) for seed in seeds)
+
+
 def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     """One row for each label: the headline metrics over its results."""
     columns = ("average accuracy", "final accuracy", "forgetting")
-    table = Table("", "seeds", *(Column(name, no_wrap=True) for name in columns), "seconds")
+    table = Table(
+        Column(no_wrap=True), "seeds", *(Column(name, no_wrap=True) for name in columns), "seconds"
+    )
     for label, results in rows.items():
         metric = {
             key: spread([result.metrics[key] for result in results])
             for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
         }
-        seeds = " ".join(str(result.config["seed"]) for result in results)
+        seeds = seed_range([result.config["seed"] for result in results])
         seconds = statistics.fmean(result.seconds["total"] for result in results)
         table.add_row(label, seeds, *metric.values(), f"{seconds:.1f}")
     return table
@@ -115,8 +128,9 @@ def forgetting_chart(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     """How the accuracy on the first task goes as later tasks are learned."""
     first = next(iter(rows.values()))[0]
     names = [first.class_names[label] for label in first.tasks[0]["classes"]]
-    table = Table("", *(f"after task {task + 1}" for task in range(len(first.tasks))))
-    table.title = f"accuracy on the first classes ({', '.join(names)})"
+    tasks = (f"task {task + 1}" for task in range(len(first.tasks)))
+    table = Table(Column(no_wrap=True), *tasks)
+    table.title = f"accuracy on the first classes ({', '.join(names)}) after each task"
     for label, results in rows.items():
         cells = []
         for task in range(len(first.tasks)):
