@@ -29,12 +29,16 @@ class Normalise:
             raise InputError(f"mean is {mean} and std is {std}; give one positive std per mean")
         self._mean = torch.tensor(mean, dtype=torch.float32, device=device)
         self._scale = 1 / torch.tensor(std, dtype=torch.float32, device=device)
+        self._shaped = {2: (self._mean, self._scale)}  # to broadcast, by the samples' dimensions
 
     def __call__(self, x: Tensor) -> Tensor:
         """Inputs of stored samples, (N, C, H, W) or (N, d)."""
-        shape = (-1, *(1,) * (x.ndim - 2))  # channels first: images (N, C, H, W), rows (N, d)
+        if x.ndim not in self._shaped:
+            shape = (-1, *(1,) * (x.ndim - 2))  # channels first: images (N, C, H, W), rows (N, d)
+            self._shaped[x.ndim] = self._mean.view(shape), self._scale.view(shape)
+        mean, scale = self._shaped[x.ndim]
         own = x.to(torch.float32, copy=True)  # memory of its own, to be changed in place
-        return own.sub_(self._mean.view(shape)).mul_(self._scale.view(shape))
+        return own.sub_(mean).mul_(scale)
 
 
 Transform = Callable[..., Tensor]  # (uint8 images, *, generator) → uint8 images

@@ -17,6 +17,7 @@ class ClassIndex:
         self.order = labels.argsort(stable=True)
         self.counts = labels.bincount(minlength=num_outputs)  # (C,) samples of every class
         self._start = self.counts.cumsum(0) - self.counts
+        self._real_counts = self.counts.double()  # for draws
         self.classes = self.counts.nonzero().squeeze(1)  # (K,) the classes that have samples
         self._host_counts, self._host_start = self.counts.tolist(), self._start.tolist()
 
@@ -32,7 +33,7 @@ class ClassIndex:
         uniform = torch.rand(
             classes.shape, generator=generator, device=classes.device, dtype=torch.float64
         )
-        within = uniform.mul_(self.counts.index_select(0, classes)).long()
+        within = uniform.mul_(self._real_counts.index_select(0, classes)).long()
         return self.order.index_select(0, within.add_(self._start.index_select(0, classes)))
 
 
