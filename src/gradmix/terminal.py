@@ -85,7 +85,7 @@ def follow(
 
 def _short_replay(event: TaskDone, config: RunConfig) -> str:
     """A remark where the memory was too small for the replay batch."""
-    if event.task == 0 or event.replay_batch == config.replay_batch_size:
+    if event.replay_batch in (0, config.replay_batch_size):
         return ""
     return f" · replayed all {event.replay_batch} per step, fewer than {config.replay_batch_size}"
 

@@ -127,3 +127,10 @@ def test_json_form_names_every_field():
     assert config.to_json()["options"] == {}
     with_options = config_for("digits", method="der", options=(("alpha", 0.2),))
     assert with_options.to_json()["options"] == {"alpha": 0.2}
+
+
+@pytest.mark.parametrize("method", ["finetune", "joint"])
+def test_methods_without_a_memory_refuse_gradient_partners(method):
+    with pytest.raises(InputError, match="replays none; give a mix without gradients"):
+        config_for("digits", method=method)
+    assert config_for("digits", method=method, mix="mixup").method == method

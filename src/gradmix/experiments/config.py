@@ -91,7 +91,9 @@ class RunConfig:
         if self.alpha is not None and recipe is None:
             raise InputError(f"alpha is {self.alpha}, but mix 'none' has no mixing ratio")
         self.settings.__post_init__()
-        read_options(find_method(self.method).options_type, dict(self.options))
+        method = find_method(self.method)
+        method.check_mix(recipe)
+        read_options(method.options_type, dict(self.options))
 
     @property
     def recipe(self) -> Recipe | None:

@@ -14,6 +14,7 @@ from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory, random_priority
 from gradmix.mixer import Mixer
+from gradmix.mixing import Recipe
 from gradmix.models.heads import grow_head
 from gradmix.randomness import RandomStreams
 from gradmix.types import Batch, MixedBatch, Samples
@@ -93,17 +94,22 @@ class Method:
         normalise: Normalise,
         options: Options | None = None,
     ) -> None:
-        if not self.replays and mixer.recipe is not None and mixer.recipe.uses_gradients:
-            raise InputError(
-                f"mix has {mixer.recipe.partners!r} partners, which protect a memory, and "
-                f"{type(self).__name__} replays none; give a mix without gradients"
-            )
+        self.check_mix(mixer.recipe)
         self.model, self.memory, self.mixer = model, memory, mixer
         self.settings, self.streams, self.normalise = settings, streams, normalise
         self.options = self.options_type() if options is None else options
         self.stage = Stage("train", settings.epochs)
         self.seen = 0  # classes met, the current task's included
         self.optimizer: torch.optim.Optimizer = self.new_optimizer()
+
+    @classmethod
+    def check_mix(cls, recipe: Recipe | None) -> None:
+        """Refuse mixes that have no meaning for this method."""
+        if not cls.replays and recipe is not None and recipe.uses_gradients:
+            raise InputError(
+                f"mix has {recipe.partners!r} partners, which protect a memory, and "
+                f"{cls.__name__} replays none; give a mix without gradients"
+            )
 
     # --- the network ------------------------------------------------------------------------
 
