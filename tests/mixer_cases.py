@@ -1,5 +1,7 @@
 """A pool whose mixed samples tell their parents, and models, for the tests of mixing."""
 
+import itertools
+
 import numpy as np
 import torch
 from torch import nn
@@ -32,18 +34,24 @@ SCORES = torch.tensor(
 )
 BEST = {1: 1, 2: 1, 4: 2, 6: 6}
 ROWS = torch.tensor([0, 3, 5, 8, 11, 14, 16, 17, 18, 20, 22])  # a batch of the pool
+BATCHES = torch.stack([(ROWS + 7 * k) % SIZE for k in range(5)])
+TABLES = tuple(PairTable.from_scores(CLASSES, scores) for scores in (SCORES, -SCORES, SCORES.T))
 
 
 class FixedHost:
-    """A generator of scalars that gives what the test wants, and notes what it was asked."""
+    """A generator of scalars that gives what the test wants, and notes what it was asked.
+
+    `lam` is one for all, or one after another.
+    """
 
     def __init__(self, lam=0.3, integer=0):
-        self.lam, self.integer = lam, integer
+        self.ratios = itertools.repeat(lam) if isinstance(lam, float) else iter(lam)
+        self.integer = integer
         self.asked = []
 
     def beta(self, a, b):
         self.asked.append(("beta", a, b))
-        return self.lam
+        return next(self.ratios)
 
     def integers(self, limit):
         self.asked.append(("integers", limit))
@@ -80,10 +88,20 @@ def make_mixer(recipe, host=None, memory=OLD, x=X, seed=1, **settings):
     return mixer
 
 
-def with_table(recipe, **settings):
+def with_table(recipe, tables=TABLES[:1], **settings):
     mixer = make_mixer(recipe, **settings)
-    mixer.tables = (PairTable.from_scores(CLASSES, SCORES),)
+    mixer.tables = tables
     return mixer
+
+
+def mix_one(mixer, rows):
+    """A batch of the pool, mixed."""
+    return mixer.mix(mixer.plan(Y[rows][None], rows[None]), 0)
+
+
+def mix_given(mixer, x, y):
+    """A batch that is not said to come from the pool, mixed."""
+    return mixer.mix(mixer.plan(y[None]), 0, x)
 
 
 def parents(mixed, rows):

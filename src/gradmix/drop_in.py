@@ -14,14 +14,14 @@ from gradmix.criterion import find_head
 from gradmix.errors import InputError
 from gradmix.mixer import Mixer
 from gradmix.mixing.recipes import RECIPES, Recipe
-from gradmix.types import Batch, PairTable
+from gradmix.types import PairTable
 
 
 class _TensorPool:
     """A pool of inputs in the form that batches have."""
 
     def __init__(self, current: tuple[Tensor, Tensor], memory: tuple[Tensor, Tensor]) -> None:
-        self.num_new = len(current[1])
+        self.num_new, self.input_shape = len(current[1]), tuple(current[0].shape[1:])
         self.x = torch.cat([current[0], memory[0]]) if len(memory[1]) else current[0]
         self.y = torch.cat([current[1], memory[1]]) if len(memory[1]) else current[1]
 
@@ -147,7 +147,7 @@ class GradMix:
                 f"current at the last refresh (classes {mixer.classes.tolist()}); refresh with "
                 "the data you train on"
             )
-        mixed = mixer.mix(Batch(x, y))
+        mixed = mixer.mix(mixer.plan(y[None]), 0, x)
         if mixed.targets.ndim == 1:
             return x, nn.functional.one_hot(y, mixer.num_outputs).to(torch.float32)
         return mixed.x, mixed.targets

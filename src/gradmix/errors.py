@@ -38,3 +38,11 @@ class CorruptFileError(GradMixError, OSError):
 
 class ResultError(GradMixError, OSError):
     """A result file or folder that cannot be read or written."""
+
+
+class FileError(GradMixError, OSError):
+    """A file of gradmix's own that cannot be used: damaged, of another kind or version, no file."""
+
+
+class FileInUseError(FileError):
+    """A file that another process is writing."""

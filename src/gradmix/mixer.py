@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,9 +14,9 @@ from gradmix.criterion import PAIRINGS, Exemplars, embed, find_head, pair_tables
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing import blends
 from gradmix.mixing.labels import rarer_classes, remix_shares, soft_targets
-from gradmix.mixing.partners import DRAW, ClassIndex
+from gradmix.mixing.partners import DRAW, ClassIndex, Tables
 from gradmix.mixing.recipes import Recipe
-from gradmix.types import Batch, MixedBatch, PairTable, Partners
+from gradmix.types import MixedBatch, PairTable, Partners
 
 
 class SamplePool(Protocol):
@@ -22,6 +24,7 @@ class SamplePool(Protocol):
 
     num_new: int
     y: Tensor
+    input_shape: tuple[int, ...]  # of one sample
     one_gather: bool  # whether fetching a sample anew gives the same, and at little cost
 
     def images(self, index: Tensor) -> Tensor:
@@ -31,11 +34,49 @@ class SamplePool(Protocol):
         """The same after random transforms, if there are any."""
 
 
+class Choices(NamedTuple):
+    """What was drawn for S batches: their λ, table, box or hidden layer, and partners."""
+
+    lam: list[float]  # share of the own input
+    table: list[int]
+    place: list[blends.Box | int | None]
+    partners: Partners
+
+
+class Consequences(NamedTuple):
+    """What follows from the choices and needs no network."""
+
+    partner_y: Tensor  # (S, B) labels of the partners
+    shares: Tensor  # (S, B) of the own label
+    both: Tensor | None  # (S, 2 B) pool indices of rows and partners, where one gather will do
+
+
+@dataclass(frozen=True)
+class Plan:
+    """S batches of B rows and how they are mixed."""
+
+    y: Tensor  # (S, B) labels
+    index: Tensor | None  # (S, B) where the rows stand in the pool, if they come from it
+    mixing: tuple[Choices, Consequences] | None = None  # None: left as they are
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was drawn; `Mixer.load_plan` works out the rest anew."""
+        state: dict[str, Any] = {"index": self.index}
+        if self.mixing is not None:
+            choices, _ = self.mixing
+            partners = choices.partners._asdict()
+            state["partners"] = {key: part for key, part in partners.items() if part is not None}
+            state |= {"lam": choices.lam, "table": choices.table}
+            place = choices.place
+            state["place"] = [list(at) if isinstance(at, blends.Box) else at for at in place]
+        return state
+
+
 class Mixer:
     """Mixes the batches of one task after another by a recipe; `None` leaves them unmixed.
 
-    Per task `begin_task`, per epoch `refresh`, per batch `mix`. `host` draws the scalars that
-    steer a batch, `generator` what is drawn per sample.
+    Per task `begin_task`, per epoch `refresh` and `plan`, per batch `mix`. `host` draws the
+    scalars that steer a batch, `generator` what is drawn per sample.
     """
 
     def __init__(
@@ -139,54 +180,105 @@ class Mixer:
     def _draw_ratio(self, recipe: Recipe) -> float:
         return float(self._host.beta(*recipe.ratio))
 
-    def mix(self, batch: Batch) -> MixedBatch:
-        """Partners, blend and labels for one batch (Algorithm 1, steps 14 to 22)."""
+    def plan(self, y: Tensor, index: Tensor | None = None) -> Plan:
+        """Say how batches are mixed: λ, partners, labels (Algorithm 1, steps 14 to 22).
+
+        `y` are labels, (S, B); `index` says where the rows stand in the pool, if they do.
+        """
         recipe = self.recipe
         if recipe is None or (recipe.uses_gradients and not self.tables):
-            return MixedBatch(batch.x, batch.y)
-        lam = self._draw_ratio(recipe)
-        self._latest = min(int(lam * len(self.tables)), max(len(self.tables) - 1, 0))
-        partners = DRAW[recipe.partners](batch.y, self._index, self.pairs, self._generator)
-        other = self._fetch(batch, partners, with_inputs=recipe.blend != "manifold")
-        blended = self._blend(recipe, batch, partners, other, lam)
-        pair = batch.y * self.num_outputs + other.y
-        self._pairs_mixed.append(pair)
-        shares: Tensor | float = blended.lam
+            return Plan(y, index)
+        choices = self._choose(recipe, y)
+        follows = self._follow(recipe, choices, y, index)
+        self._pairs_mixed.append((y * self.num_outputs + follows.partner_y).flatten())
+        return Plan(y, index, (choices, follows))
+
+    def _choose(self, recipe: Recipe, y: Tensor) -> Choices:
+        ratios: list[float] = []
+        table: list[int] = []
+        place: list[blends.Box | int | None] = []
+        for _ in y:
+            lam, where = self._draw_ratio(recipe), None
+            table.append(min(int(lam * len(self.tables)), max(len(self.tables) - 1, 0)))
+            if recipe.blend == "cutmix":
+                where, lam = blends.draw_box(lam, self._pool.input_shape, self._host)
+            layer = (
+                int(self._host.integers(self._mix_points)) if recipe.blend == "manifold" else None
+            )
+            ratios.append(lam)
+            place.append(where if layer is None else layer)
+        tables = Tables.of(self.tables, table) if self.tables else None
+        partners = DRAW[recipe.partners](y, self._index, tables, self._generator)
+        return Choices(ratios, table, place, partners)
+
+    def _follow(
+        self, recipe: Recipe, choices: Choices, y: Tensor, index: Tensor | None
+    ) -> Consequences:
+        pool, (rows, replaced, drawn) = self._pool, choices.partners
+        partner_y, both = y.gather(1, rows), None
+        if replaced is not None and drawn is not None:
+            partner_y = torch.where(replaced, pool.y[drawn], partner_y)
+            if index is not None and pool.one_gather:
+                both = torch.cat([index, torch.where(replaced, drawn, index.gather(1, rows))], 1)
+        lam = torch.tensor(choices.lam, dtype=torch.float64, device=y.device)
         if recipe.labels == "remix":
-            shares = remix_shares(pair, blended.lam, self._rarer, recipe.tau)
-        targets = soft_targets(batch.y, other.y, shares, self.num_outputs)
-        return MixedBatch(blended.x, targets, blended.mix, blended.at)
+            pair = y * self.num_outputs + partner_y
+            return Consequences(partner_y, remix_shares(pair, lam, self._rarer, recipe.tau), both)
+        return Consequences(partner_y, lam.to(torch.float32)[:, None].expand_as(y), both)
 
-    def _fetch(self, batch: Batch, partners: Partners, with_inputs: bool) -> Batch:
-        """The partners of a batch, row by row; inputs only if asked for or from outside."""
-        rows, replaced, drawn = partners
-        if replaced is None or drawn is None:
-            x = batch.x.index_select(0, rows) if with_inputs else batch.x
-            return Batch(x, batch.y.index_select(0, rows))
-        pool = self._pool
-        if batch.index is not None and pool.one_gather:  # it serves both kinds of partners
-            index = torch.where(replaced, drawn, batch.index.index_select(0, rows))
-            own, x = pool.images(torch.cat([batch.index, index])).chunk(2)
-            batch.fetched(own)
-            return Batch(x, pool.y.index_select(0, index))
-        x = batch.x.index_select(0, rows)  # the same views as in the batch
-        chosen = replaced.nonzero().squeeze(1)
-        if len(chosen):
-            x[chosen] = pool.views(drawn[chosen]).to(x.dtype)
-        y = torch.where(replaced, pool.y.index_select(0, drawn), batch.y.index_select(0, rows))
-        return Batch(x, y)
+    def load_plan(self, state: dict[str, Any]) -> Plan:
+        """A saved plan; `begin_task` gave the pool."""
+        index = state["index"]
+        y = self._pool.y[index]
+        if "partners" not in state or self.recipe is None:
+            return Plan(y, index)
+        place = [blends.Box(*at) if isinstance(at, Sequence) else at for at in state["place"]]
+        partners = Partners(**state["partners"])
+        choices = Choices(state["lam"], state["table"], place, partners)
+        return Plan(y, index, (choices, self._follow(self.recipe, choices, y, index)))
 
-    def _blend(
-        self, recipe: Recipe, batch: Batch, partners: Partners, other: Batch, lam: float
-    ) -> blends.Blended:
-        if recipe.blend == "manifold":
-            at = int(self._host.integers(self._mix_points))
-            if partners.drawn is None:
-                return blends.manifold_in_batch(batch.x, partners.rows, lam, at)
-            return blends.manifold_from_outside(batch.x, other.x, lam, at)
-        if recipe.blend == "cutmix":
-            return blends.cutmix(batch.x, other.x, lam, self._host)
-        return blends.linear(batch.x, other.x, lam)
+    def mix(self, plan: Plan, step: int, x: Tensor | None = None) -> MixedBatch:
+        """One of the planned batches; `x` are its inputs if they do not come from the pool."""
+        recipe, y = self.recipe, plan.y[step]
+        if recipe is None or plan.mixing is None:
+            return MixedBatch(self._own(plan, step, x), y)
+        choices, follows = plan.mixing
+        self._latest = choices.table[step]
+        targets = soft_targets(y, follows.partner_y[step], follows.shares[step], self.num_outputs)
+        lam, place = choices.lam[step], choices.place[step]
+        if isinstance(place, int) and choices.partners.drawn is None:
+            mix = blends.manifold_in_batch(choices.partners.rows[step], lam)
+            return MixedBatch(self._own(plan, step, x), targets, mix, place)
+        own, other = self._fetch(plan, step, x)
+        if isinstance(place, int):
+            mix = blends.manifold_from_outside(lam)
+            return MixedBatch(torch.cat([own, other]), targets, mix, place)
+        if isinstance(place, blends.Box):
+            return MixedBatch(blends.cutmix(own, other, place), targets)
+        return MixedBatch(blends.linear(own, other, lam), targets)
+
+    def _own(self, plan: Plan, step: int, x: Tensor | None) -> Tensor:
+        """Inputs of a batch."""
+        if x is not None:
+            return x
+        assert plan.index is not None
+        return self._pool.views(plan.index[step])
+
+    def _fetch(self, plan: Plan, step: int, x: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Inputs of a batch and, row by row, of its partners."""
+        assert plan.mixing is not None
+        choices, follows = plan.mixing
+        if follows.both is not None:
+            own, other = self._pool.images(follows.both[step]).chunk(2)
+            return own, other
+        rows, replaced, drawn = choices.partners
+        own = self._own(plan, step, x)
+        other = own.index_select(0, rows[step])  # the same views as in the batch
+        if replaced is not None and drawn is not None:
+            chosen = replaced[step].nonzero().squeeze(1)
+            if len(chosen):
+                other[chosen] = self._pool.views(drawn[step][chosen]).to(other.dtype)
+        return own, other
 
     @property
     def counts(self) -> Tensor:

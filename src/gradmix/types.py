@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -30,35 +29,10 @@ class Task:
     test: Samples
 
 
-class Batch:
-    """Network inputs with hard labels.
-
-    `index` says where the rows stand in the pool T_l ∪ M, if they come from it. Inputs may be
-    given as a function that fetches them when they are first asked for, so that whoever needs
-    those of other samples too can fetch all at once.
-    """
-
-    def __init__(
-        self, x: Tensor | Callable[[], Tensor], y: Tensor, index: Tensor | None = None
-    ) -> None:
-        self._x, self.y, self.index = x, y, index
-
-    @property
-    def x(self) -> Tensor:
-        """The inputs."""
-        if not isinstance(self._x, Tensor):
-            self._x = self._x()
-        return self._x
-
-    def fetched(self, x: Tensor) -> None:
-        """Take inputs that were fetched together with others."""
-        self._x = x
-
-
 class Partners(NamedTuple):
-    """With whom each row of a batch is mixed.
+    """With whom each row of S batches of B rows is mixed; all (S, B).
 
-    Row i is mixed with batch row `rows[i]`, unless `replaced[i]`, in which case it is
+    Row i of a batch is mixed with its row `rows[i]`, unless `replaced[i]`, in which case it is
     mixed with pool sample `drawn[i]`. `drawn` is None when nobody comes from outside the batch.
     """
 
@@ -102,19 +76,6 @@ class PairTable:
                 f"{len(classes)} classes need ({len(classes)}, {len(classes)})"
             )
         return cls(classes, scores, scores < 0, scores.argmax(dim=1))
-
-    @cached_property
-    def _counted(self) -> bool:
-        """Whether the classes are just 0, 1, 2 …, so that labels are positions."""
-        return int(self.classes[-1]) == len(self.classes) - 1
-
-    def positions(self, labels: Tensor) -> Tensor:
-        """The rows of the given class labels, all of which have one."""
-        return labels if self._counted else torch.searchsorted(self.classes, labels)
-
-    def labels(self, positions: Tensor) -> Tensor:
-        """The class labels of the given rows."""
-        return positions if self._counted else self.classes.index_select(0, positions)
 
     @property
     def negative_rate(self) -> float:

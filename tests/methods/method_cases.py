@@ -120,6 +120,13 @@ def stop_in_task(training, task, steps=1, stage=None):
     raise AssertionError("there is no such step")
 
 
+def one_step(method, new):
+    """The loss of a step with these new samples, planned now."""
+    method.new = new[None]
+    method.plan = method.plan_epoch(method.new)
+    return method.train_step(0)
+
+
 def flat(state, prefix=""):
     """Every leaf of a state by its path."""
     if isinstance(state, dict | list | tuple):

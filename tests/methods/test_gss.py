@@ -97,7 +97,7 @@ def test_the_stream_chooses_in_the_first_epoch_only():
     for event in run.events():
         if isinstance(event, StepDone):
             if event.epoch == 0:  # batch by batch, in the order of training
-                assert torch.equal(offers[-1], run._order[(event.step - 1) * 8 : event.step * 8])
+                assert torch.equal(offers[-1], method.new[event.step - 1])
             assert len(offers) == 2 * event.task + (2 if event.epoch else event.step)
         if isinstance(event, EpochDone):
             buffers = {label: b.state_dict() for label, b in method._buffers.items()}
@@ -119,7 +119,7 @@ def test_the_stream_compares_gradients_of_the_moment():
     stop_in_task(run, 0)
     fresh.method.begin_task(fresh._pool(fresh._tasks[0]), 2)
     buffers: dict[int, GreedyBuffer] = {}
-    fresh.method.offer(buffers, run._order[:8])
+    fresh.method.offer(buffers, run.method.new[0])
     assert_same(
         {label: b.state_dict() for label, b in run.method._buffers.items()},
         {label: b.state_dict() for label, b in buffers.items()},

@@ -5,7 +5,15 @@ import math
 
 import pytest
 import torch
-from method_cases import assert_same, blobs, finish, make_training, run_tasks, stop_in_task
+from method_cases import (
+    assert_same,
+    blobs,
+    finish,
+    make_training,
+    one_step,
+    run_tasks,
+    stop_in_task,
+)
 from torch import nn
 from torch.nn import functional as F
 
@@ -116,7 +124,7 @@ def test_old_targets_are_the_old_network_s_sigmoids(network, head):
             target = float(old[row, k]) if k < 2 else float(y[row] == k)
             q = float(p[row, k])
             total -= target * math.log(q) + (1 - target) * math.log(1 - q)
-    assert method.train_step(new).item() == pytest.approx(total / (10 * outputs), rel=1e-4)
+    assert one_step(method, new).item() == pytest.approx(total / (10 * outputs), rel=1e-4)
 
 
 def test_in_the_first_task_all_targets_are_labels():
@@ -126,7 +134,7 @@ def test_in_the_first_task_all_targets_are_labels():
     outputs = method.model(method.pool.images(index))
     targets = torch.eye(6)[[0, 1]]
     expected = F.binary_cross_entropy(outputs.sigmoid(), targets)
-    torch.testing.assert_close(method.train_step(index), expected)
+    torch.testing.assert_close(one_step(method, index), expected)
 
 
 @pytest.mark.parametrize("mix", ["none", "mixup", "gradmix+"])

@@ -5,7 +5,15 @@ import math
 
 import pytest
 import torch
-from method_cases import assert_same, blobs, finish, make_training, run_tasks, stop_in_task
+from method_cases import (
+    assert_same,
+    blobs,
+    finish,
+    make_training,
+    one_step,
+    run_tasks,
+    stop_in_task,
+)
 from torch import nn
 
 from gradmix.methods.memo import align_weights
@@ -137,7 +145,7 @@ def test_the_loss_by_hand():
             head.bias.copy_(torch.tensor(outputs))
     method.draw_replay = lambda: torch.tensor([24, 28])  # one of class 0, one of class 1
     assert method.pool.y[[0, 23, 24, 28]].tolist() == [2, 3, 0, 1]
-    loss = method.train_step(torch.tensor([0, 23]))
+    loss = one_step(method, torch.tensor([0, 23]))
     total = math.log(sum(map(math.exp, z))) - sum(z) / 4
     folded = math.log(sum(map(math.exp, a))) - (2 * a[0] + a[1] + a[2]) / 4
     assert loss.item() == pytest.approx(total + 0.5 * folded, rel=1e-5)

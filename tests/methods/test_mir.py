@@ -5,13 +5,13 @@ import math
 
 import pytest
 import torch
-from method_cases import NETWORKS, assert_same, blobs, make_training, stop_in_task
+from method_cases import NETWORKS, assert_same, blobs, make_training, one_step, stop_in_task
 from torch import nn
 from torch.nn import functional as F
 
 from gradmix.models import adapt
 from gradmix.randomness import RandomStreams
-from gradmix.types import Batch
+from gradmix.types import Samples
 
 BENCHMARK = blobs(((16, 16), (16, 16)), noise=60)
 
@@ -56,6 +56,23 @@ def test_retrieves_those_whose_loss_rises_most(network):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
+def test_a_step_is_cross_entropy_on_the_new_and_the_retrieved(network):
+    """Retrieved by the network of the moment, so that nothing is planned before."""
+    method = in_second_task(network).method
+    assert method.plan is None
+    assert method.state_dict()["plan"] is None
+    retrieve, retrieved = method.retrieve, []
+    method.retrieve = lambda new: retrieved.append((new, retrieve(new))) or retrieved[-1][1]
+    new = torch.tensor([3, 1, 20, 17, 30])
+    before = copy.deepcopy(method.model)
+    loss = one_step(method, new)
+    ((given, old),) = retrieved
+    assert torch.equal(given, new)
+    x, y = method.pool.batch(torch.cat([new, old]))
+    torch.testing.assert_close(loss, F.cross_entropy(before(x), y))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
 def test_scoring_leaves_model_optimizer_and_statistics_untouched(network):
     method = in_second_task(network).method
     before = copy.deepcopy([method.model.state_dict(), method.optimizer.state_dict()])
@@ -81,8 +98,8 @@ def test_the_rise_by_hand():
     rows = blobs(((4, 4),))  # only for its two classes
     method = make_training("mir", network=linear, benchmark=rows, lr=2.0).method
     x = torch.tensor([[1.0, 0.0], [-1.0, 5.0], [1.0, 7.0]])
-    candidates = Batch(x, torch.tensor([0, 0, 1]))  # logits (−2, 2), (0, 0), (−2, 2)
-    rise = method.interference(Batch(x[:1], torch.tensor([1])), candidates)
+    candidates = Samples(x, torch.tensor([0, 0, 1]))  # logits (−2, 2), (0, 0), (−2, 2)
+    rise = method.interference(Samples(x[:1], torch.tensor([1])), candidates)
     expected = [math.log1p(math.exp(4)) - math.log(2), 0.0, math.log1p(math.exp(-4)) - math.log(2)]
     assert rise.tolist() == pytest.approx(expected, abs=1e-6)
     assert method.head.weight.abs().sum() == 0

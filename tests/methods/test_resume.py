@@ -83,10 +83,30 @@ def test_resume_with_options(method, options):
     check_resume(lambda: make_training(method, benchmark=blobs(SIZES), options=options, epochs=2))
 
 
+def noisy(x, *, generator):
+    """A transform that draws."""
+    return x + torch.randint(0, 40, x.shape, generator=generator, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("mix", ["none", "mixup", "gradmix+", "gradient:manifold:remix"])
+@pytest.mark.parametrize("method", ["er", "mir", "der++"])
+def test_resume_is_exact_with_transforms(method, mix):
+    """Where views are drawn in a step that was planned before."""
+    benchmark = blobs(((8, 8), (8, 9)))  # 2 steps each
+
+    def make():
+        run = make_training(method, mix, benchmark=benchmark, exemplars=2)
+        run.transforms = (noisy,)
+        return run
+
+    check_resume(make)
+
+
+@pytest.mark.parametrize("mix", ["none", "cutmix", "balanced-mixup", "manifold-mixup"])
 @pytest.mark.parametrize("method", METHODS)
-def test_states_are_tensors_and_plain_values(method, tmp_path):
+def test_states_are_tensors_and_plain_values(method, mix, tmp_path):
     """So that they can be read back without running code."""
-    run = make_training(method, benchmark=blobs(SIZES), head="growing")
+    run = make_training(method, mix, benchmark=blobs(SIZES), head="growing")
     for number, _ in enumerate(run.events()):
         torch.save(run.state_dict(), tmp_path / f"{number}")
         assert_same(torch.load(tmp_path / f"{number}", weights_only=True), run.state_dict())

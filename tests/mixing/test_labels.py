@@ -12,7 +12,8 @@ COUNTS = torch.tensor([30, 10, 11, 0, 300])
 
 
 def shares_of(y, partner_y, lam, counts, tau=0.5):
-    return remix_shares(y * len(counts) + partner_y, lam, rarer_classes(counts), tau)
+    pair, lam = (y * len(counts) + partner_y)[None], torch.tensor([lam], dtype=torch.float64)
+    return remix_shares(pair, lam, rarer_classes(counts), tau)[0]
 
 
 def test_remix_has_the_values_of_its_authors():
@@ -60,6 +61,25 @@ def test_remix_by_hand(own, other, lam, share):
     assert shares.dtype == torch.float32
 
 
+def test_every_batch_has_shares_of_its_own_ratio():
+    y = torch.tensor([[0, 4, 1, 2], [1, 1, 0, 2], [0, 4, 1, 2], [4, 0, 4, 1]])
+    partner_y = torch.tensor([[1, 1, 4, 2], [0, 4, 2, 1], [1, 1, 4, 2], [1, 1, 2, 4]])
+    ratios = [0.1, 0.6, 0.9, 0.5]
+    pair, lam = y * len(COUNTS) + partner_y, torch.tensor(ratios, dtype=torch.float64)
+    together = remix_shares(pair, lam, rarer_classes(COUNTS))
+    expected = [[0, 0, 0.1, 0.1], [1, 1, 0.6, 0.6], [0.9, 0.9, 1, 0.9], [0.5] * 4]
+    torch.testing.assert_close(together, torch.tensor(expected))
+    for row, shares in enumerate(together):
+        assert torch.equal(shares, shares_of(y[row], partner_y[row], ratios[row], COUNTS))
+
+
+@pytest.mark.parametrize("distance", [1e-12, -1e-12])
+def test_the_ratio_and_tau_are_compared_in_double_precision(distance):
+    """Both sides of τ are the same number in float32."""
+    (share,) = shares_of(torch.tensor([4]), torch.tensor([1]), 0.75 + distance, COUNTS, tau=0.75)
+    assert share == (0.75 if distance > 0 else 0.0)
+
+
 @settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8),
@@ -76,7 +96,8 @@ def test_remix_is_fair_to_both_sides(pairs, lam, counts):
 
 
 def test_targets_by_hand():
-    targets = soft_targets(torch.tensor([0, 2, 1]), torch.tensor([3, 0, 1]), 0.75, 5)
+    shares = torch.full((3,), 0.75)
+    targets = soft_targets(torch.tensor([0, 2, 1]), torch.tensor([3, 0, 1]), shares, 5)
     assert targets.tolist() == [[0.75, 0, 0, 0.25, 0], [0.25, 0, 0.75, 0, 0], [0, 1, 0, 0, 0]]
     assert targets.dtype == torch.float32
 
@@ -89,22 +110,21 @@ def test_targets_with_a_share_for_every_row():
 
 @settings(deadline=None, max_examples=100)
 @given(
-    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8),
-    st.floats(0, 1),
-    st.booleans(),
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 6), st.floats(0, 1)), min_size=1, max_size=8
+    )
 )
-def test_targets_are_distributions(pairs, lam, per_row):
-    y, partner_y = (torch.tensor(side) for side in zip(*pairs, strict=True))
-    shares = torch.full((len(y),), lam) if per_row else lam
+def test_targets_are_distributions(mixes):
+    y, partner_y, shares = (torch.tensor(part) for part in zip(*mixes, strict=True))
     targets = soft_targets(y, partner_y, shares, 7)
     assert targets.shape == (len(y), 7)
     assert bool((targets >= 0).all())
     torch.testing.assert_close(targets.sum(1), torch.ones(len(y)))
-    for row, (own, other) in enumerate(pairs):
+    for row, (own, other, lam) in enumerate(mixes):
         assert targets[row, own].item() == pytest.approx(1 if own == other else lam, abs=1e-6)
 
 
 def test_a_ratio_of_one_gives_the_own_label_and_of_zero_the_partners():
     y, partner_y = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 2])
-    assert torch.equal(soft_targets(y, partner_y, 1.0, 4), torch.eye(4)[y])
-    assert torch.equal(soft_targets(y, partner_y, 0.0, 4), torch.eye(4)[partner_y])
+    assert torch.equal(soft_targets(y, partner_y, torch.ones(3), 4), torch.eye(4)[y])
+    assert torch.equal(soft_targets(y, partner_y, torch.zeros(3), 4), torch.eye(4)[partner_y])

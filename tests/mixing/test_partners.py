@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from gradmix.mixing.partners import (
     DRAW,
     ClassIndex,
+    Tables,
     class_balanced,
     gradient,
     gradient_keep_original,
     shuffle,
 )
 from gradmix.mixing.recipes import PARTNERS
-from gradmix.types import PairTable
+from gradmix.types import PairTable, Partners
 
 OUTPUTS = 12
 CLASSES = torch.tensor([3, 7, 9])  # with gaps, fewer than the outputs
@@ -44,6 +45,18 @@ def index():
     return ClassIndex(POOL, OUTPUTS)
 
 
+def draw_one(draw, y, pairs=None, seed=0, of=None):
+    """The partners of a single batch; `of` is the index they come from, `seed` a generator too."""
+    tables = None if pairs is None else Tables.of([pairs], [0])
+    generator = seeded(seed) if isinstance(seed, int) else seed
+    partners = draw(y[None], index() if of is None else of, tables, generator)
+    return Partners(*(None if part is None else part[0] for part in partners))
+
+
+def uniform(number, seed):
+    return torch.rand(number, generator=seeded(seed), dtype=torch.float64)
+
+
 def near(observed, expected, trials, sigmas=4.5):
     """Within `sigmas` standard deviations of a binomial with the expected share."""
     return abs(observed - trials * expected) < sigmas * math.sqrt(
@@ -66,7 +79,7 @@ def test_class_index_by_hand():
 def test_a_draw_within_a_class_is_uniform_over_its_samples():
     trials = 3000
     for label in (3, 7, 9):
-        drawn = index().draw(torch.full((trials,), label), seeded(label))
+        drawn = index().at(torch.full((trials,), label), uniform(trials, label))
         members = (label == POOL).nonzero().squeeze(1)
         counts = drawn.bincount(minlength=len(POOL))
         assert counts.sum() == counts[members].sum() == trials
@@ -77,13 +90,19 @@ def test_a_draw_within_a_class_is_uniform_over_its_samples():
 @given(st.lists(st.integers(0, OUTPUTS - 1), min_size=1, max_size=30), st.integers(0, 2**31))
 def test_a_draw_has_the_class_asked_for(labels, seed):
     y = torch.tensor(labels)
-    assert torch.equal(y[ClassIndex(y, OUTPUTS).draw(y, seeded(seed))], y)
+    assert torch.equal(y[ClassIndex(y, OUTPUTS).at(y, uniform(len(y), seed))], y)
+
+
+def test_the_ends_of_the_unit_interval_are_the_ends_of_a_class():
+    ends = torch.tensor([[0.0], [0.5], [1 - 2**-53]], dtype=torch.float64).repeat(1, 3)
+    drawn = index().at(CLASSES.expand(3, 3), ends)
+    assert drawn.tolist() == [[1, 0, 2], [5, 4, 8], [5, 7, 9]]
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from([3, 7, 9]), min_size=1, max_size=30), st.integers(0, 2**31))
 def test_shuffle_is_a_permutation(labels, seed):
-    rows, replaced, drawn = shuffle(torch.tensor(labels), index(), None, seeded(seed))
+    rows, replaced, drawn = draw_one(shuffle, torch.tensor(labels), seed=seed)
     assert sorted(rows.tolist()) == list(range(len(labels)))
     assert replaced is None
     assert drawn is None
@@ -92,7 +111,7 @@ def test_shuffle_is_a_permutation(labels, seed):
 def test_shuffle_reaches_every_permutation_equally():
     generator, trials, seen = seeded(1), 3000, {}
     for _ in range(trials):
-        rows = tuple(shuffle(torch.tensor([3, 7, 9]), index(), None, generator).rows.tolist())
+        rows = tuple(draw_one(shuffle, torch.tensor([3, 7, 9]), seed=generator).rows.tolist())
         seen[rows] = seen.get(rows, 0) + 1
     assert len(seen) == 6
     assert all(near(count, 1 / 6, trials) for count in seen.values())
@@ -101,7 +120,7 @@ def test_shuffle_reaches_every_permutation_equally():
 def test_class_balanced_draws_classes_evenly_and_samples_evenly_within():
     pool = torch.tensor([3] * 1 + [7] * 10 + [9] * 100)
     y = torch.full((6000,), 9)
-    rows, replaced, drawn = class_balanced(y, ClassIndex(pool, OUTPUTS), None, seeded(2))
+    rows, replaced, drawn = draw_one(class_balanced, y, seed=2, of=ClassIndex(pool, OUTPUTS))
     assert rows.tolist() == list(range(len(y)))
     assert bool(replaced.all())
     labels = pool[drawn]
@@ -120,8 +139,8 @@ batches = st.lists(st.sampled_from([3, 7, 9]), min_size=1, max_size=30)
 @given(batches, st.integers(0, 2**31))
 def test_gradient_replaces_exactly_the_pairs_in_s_minus(labels, seed):
     y = torch.tensor(labels)
-    rows, replaced, drawn = gradient(y, index(), table(), seeded(seed))
-    assert torch.equal(rows, shuffle(y, index(), None, seeded(seed)).rows)
+    rows, replaced, drawn = draw_one(gradient, y, table(), seed)
+    assert torch.equal(rows, draw_one(shuffle, y, seed=seed).rows)
     for i, own in enumerate(labels):
         assert bool(replaced[i]) == ((own, labels[rows[i]]) in NEGATIVE)
         assert POOL[drawn[i]] == BEST[own]
@@ -131,7 +150,7 @@ def test_gradient_replaces_exactly_the_pairs_in_s_minus(labels, seed):
 @given(batches, st.integers(0, 2**31))
 def test_a_re_paired_sample_leaves_s_minus_unless_its_best_is_in_it(labels, seed):
     y = torch.tensor(labels)
-    rows, replaced, drawn = gradient(y, index(), table(), seeded(seed))
+    rows, replaced, drawn = draw_one(gradient, y, table(), seed)
     partner_y = torch.where(replaced, POOL[drawn], y[rows])
     for own, other in zip(labels, partner_y.tolist(), strict=True):
         assert (own, other) not in NEGATIVE or (own == 9 and other == 7)
@@ -139,7 +158,7 @@ def test_a_re_paired_sample_leaves_s_minus_unless_its_best_is_in_it(labels, seed
 
 def test_gradient_draws_the_best_class_uniformly_over_the_whole_pool():
     y = torch.full((4000,), 9)
-    _, replaced, drawn = gradient(y, index(), table(), seeded(4))
+    _, replaced, drawn = draw_one(gradient, y, table(), 4)
     assert bool(replaced.all())
     counts = drawn.bincount(minlength=len(POOL))
     assert counts.nonzero().squeeze(1).tolist() == [0, 3, 4, 7]  # all that are of class 7
@@ -149,19 +168,19 @@ def test_gradient_draws_the_best_class_uniformly_over_the_whole_pool():
 def test_gradient_without_harmful_pairs_is_shuffle():
     y = torch.tensor([3, 7, 9, 9, 7])
     harmless = PairTable.from_scores(CLASSES, SCORES.abs())
-    rows, replaced, _ = gradient(y, index(), harmless, seeded(5))
+    rows, replaced, _ = draw_one(gradient, y, harmless, 5)
     assert not bool(replaced.any())
-    assert torch.equal(rows, shuffle(y, index(), None, seeded(5)).rows)
+    assert torch.equal(rows, draw_one(shuffle, y, seed=5).rows)
 
 
 @settings(deadline=None, max_examples=100)
 @given(batches, st.integers(0, 2**31))
 def test_keep_original_partners_harmed_rows_with_themselves(labels, seed):
     y = torch.tensor(labels)
-    rows, replaced, drawn = gradient_keep_original(y, index(), table(), seeded(seed))
+    rows, replaced, drawn = draw_one(gradient_keep_original, y, table(), seed)
     assert replaced is None
     assert drawn is None
-    shuffled = shuffle(y, index(), None, seeded(seed)).rows
+    shuffled = draw_one(shuffle, y, seed=seed).rows
     for i, (kept, other) in enumerate(zip(rows.tolist(), shuffled.tolist(), strict=True)):
         assert kept == (i if (labels[i], labels[other]) in NEGATIVE else other)
 
@@ -173,8 +192,8 @@ def test_relabelling_the_classes_changes_no_partner(kind):
     y = POOL[torch.randint(len(POOL), (50,), generator=seeded(6))]
     order = other[CLASSES].argsort()
     relabelled = PairTable.from_scores(other[CLASSES][order], SCORES[order][:, order])
-    before = DRAW[kind](y, index(), table(), seeded(7))
-    after = DRAW[kind](other[y], ClassIndex(other[POOL], OUTPUTS), relabelled, seeded(7))
+    before = draw_one(DRAW[kind], y, table(), 7)
+    after = draw_one(DRAW[kind], other[y], relabelled, 7, ClassIndex(other[POOL], OUTPUTS))
     for one, two in zip(before, after, strict=True):
         assert (one is None and two is None) or torch.equal(one, two)
 
@@ -182,7 +201,7 @@ def test_relabelling_the_classes_changes_no_partner(kind):
 @pytest.mark.parametrize("kind", PARTNERS)
 def test_same_seed_same_partners(kind):
     y = POOL.repeat(3)
-    first, second, third = (DRAW[kind](y, index(), table(), seeded(s)) for s in (8, 8, 9))
+    first, second, third = (draw_one(DRAW[kind], y, table(), s) for s in (8, 8, 9))
     for one, two in zip(first, second, strict=True):
         assert one is two is None or torch.equal(one, two)
     chosen = [p.rows if p.drawn is None else p.drawn for p in (first, third)]
@@ -192,5 +211,37 @@ def test_same_seed_same_partners(kind):
 @pytest.mark.parametrize("kind", PARTNERS)
 def test_the_global_generator_is_left_alone(kind):
     before = torch.get_rng_state()
-    DRAW[kind](POOL, index(), table(), seeded())
+    draw_one(DRAW[kind], POOL, table())
     assert torch.equal(torch.get_rng_state(), before)
+
+
+BATCHES = torch.stack([POOL.roll(k) for k in range(4)])
+TABLES = [PairTable.from_scores(CLASSES, scores) for scores in (SCORES, -SCORES, SCORES.T)]
+
+
+@pytest.mark.parametrize("kind", PARTNERS)
+def test_many_batches_at_once_are_one_after_another(kind):
+    which = [0, 2, 1, 2]
+    together = DRAW[kind](BATCHES, index(), Tables.of(TABLES, which), seeded(3))
+    generator = seeded(3)
+    apart = [
+        draw_one(DRAW[kind], y, TABLES[number], generator)
+        for y, number in zip(BATCHES, which, strict=True)
+    ]
+    for name, part in together._asdict().items():
+        parts = [getattr(batch, name) for batch in apart]
+        assert parts == [None] * 4 if part is None else torch.equal(part, torch.stack(parts))
+
+
+def test_every_batch_goes_by_its_own_table():
+    which, rows = [2, 0, 1, 0], torch.stack([torch.arange(10).roll(k) for k in range(4)])
+    tables = Tables.of(TABLES, which)
+    harmful, best = tables.harmful(BATCHES, rows), tables.best(BATCHES)
+    place = {int(label): k for k, label in enumerate(CLASSES)}
+    for batch, number in enumerate(which):
+        y, table = BATCHES[batch], TABLES[number]
+        for i in range(10):
+            a, b = place[int(y[i])], place[int(y[rows[batch, i]])]
+            assert harmful[batch, i] == (table.scores[a, b] < 0)
+            assert best[batch, i] == CLASSES[table.scores[a].argmax()]
+    assert len({tuple(row.tolist()) for row in best}) == 4

@@ -1,6 +1,7 @@
 """The loop: what it trains on, its events, and exact continuation at any of them."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -90,17 +91,22 @@ def test_another_seed_gives_other_weights():
 
 
 def test_every_mix_starts_from_the_same_weights_and_sees_the_same_batches():
-    def first_batches(mix):
+    def batches_of(mix):
         run = training(mix)
         start = run.method.model.head.weight.clone()
-        orders = [run._order for event in run.events() if isinstance(event, StepDone)]
-        return start, torch.cat(orders)
+        batches = []
+        for event in run.events():
+            if isinstance(event, EpochDone):
+                new, index = run.method.new, run.method.plan.index
+                assert torch.equal(index[:, : new.shape[1]], new)
+                batches.append(index)  # with what is replayed
+        return [start, *batches]
 
-    for a, b in zip(first_batches("none"), first_batches("gradmix+"), strict=True):
+    for a, b in zip(batches_of("none"), batches_of("gradmix+"), strict=True):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("mix", ["none", "gradmix+", "gradient:manifold:remix"])
+@pytest.mark.parametrize("mix", MIXES)
 def test_resume_is_exact_at_every_event(mix):
     whole = training(mix)
     states, events = [], []
@@ -169,15 +175,16 @@ def test_the_paper_s_er_step_by_hand():
     """One step of ER is SGD with momentum on the mean loss over new and replayed rows."""
     run = training("none", epochs=1)
     events = run.events()
-    while run.position.task < 1 or run.position.step < 1:
+    while run.position.task < 1:
         next(events)
-    method = run.method
+    method, peek = run.method, RandomStreams(0)
+    peek.load_state_dict(method.streams.state_dict())
+    next(events)  # the first step of the second task, whose batches are drawn before it
+    new = torch.randperm(21, generator=peek.device("batches"))[8:16]
+    _, replay = (torch.randperm(8, generator=peek.device("replay"))[:6] for _ in range(2))
     before = {name: p.detach().clone() for name, p in method.model.named_parameters()}
     momentum = [state["momentum_buffer"].clone() for state in method.optimizer.state.values()]
-    peek = RandomStreams(0)
-    peek.load_state_dict(method.streams.state_dict())
-    replay = torch.randperm(8, generator=peek.device("replay"))[:6]
-    index = torch.cat([run._order[8:16], method.pool.num_new + replay])
+    index = torch.cat([new, method.pool.num_new + replay])
     loss = torch.nn.functional.cross_entropy(
         method.model(method.pool.images(index)), method.pool.y[index]
     )
@@ -239,11 +246,29 @@ def test_bad_settings_name_themselves(setting, value):
         Settings(**{setting: value})
 
 
-def test_a_state_has_an_optimizer_only_within_a_stage():
+def test_a_state_has_an_optimizer_and_a_plan_only_within_a_stage():
     run = training(epochs=1)
     for event in run.events():
         state = run.state_dict()
-        assert ("optimizer" in state["method"]) == (not isinstance(event, TaskDone))
+        for name in ("optimizer", "new", "plan"):
+            assert (name in state["method"]) == (not isinstance(event, TaskDone))
+
+
+def test_a_state_has_what_is_planned_for_the_rest_of_the_epoch():
+    """In files, without running code, of every kind of choice that is made before a step."""
+    for mix in MIXES:
+        run = training(mix, epochs=1)
+        for event in run.events():
+            if isinstance(event, StepDone) and event.task == 1:
+                break
+        buffer = io.BytesIO()
+        torch.save(run.state_dict(), buffer)
+        buffer.seek(0)
+        resumed = training(mix, epochs=1)
+        resumed.load_state_dict(torch.load(buffer, weights_only=True))
+        assert_same(resumed.method.plan.state_dict(), run.method.plan.state_dict())
+        assert_same_events(list(resumed.events()), list(run.events()))
+        assert_same(resumed.state_dict(), run.state_dict())
 
 
 def test_training_that_diverges_stops_and_says_where():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from gradmix.errors import InputError
-from gradmix.types import Batch, Samples
+from gradmix.types import Samples
 
 if TYPE_CHECKING:
     from gradmix.data.stream import StreamedImages
@@ -62,6 +61,7 @@ class Pool:
     ) -> None:
         parts = [new] if memory is None or len(memory.y) == 0 else [new, memory]
         self.num_new = len(new.y)
+        self.input_shape = tuple(new.x.shape[1:])
         self.y = torch.cat([part.y for part in parts])
         self.normalise = normalise
         self._transforms, self._generator = tuple(transforms), generator
@@ -87,10 +87,9 @@ class Pool:
             x = transform(x, generator=self._generator)
         return self.normalise(x)
 
-    def batch(self, index: Tensor) -> Batch:
+    def batch(self, index: Tensor) -> Samples:
         """Views and labels of the samples at `index`."""
-        y = self.y.index_select(0, index)
-        return Batch(partial(self.views, index) if self.one_gather else self.views(index), y, index)
+        return Samples(self.views(index), self.y.index_select(0, index))
 
     def expect(self, batches: Sequence[Tensor]) -> None:
         """Say which new samples are asked for next, in order; streamed ones are read ahead."""

@@ -13,11 +13,11 @@ from gradmix.criterion import evaluating, find_head
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory, random_priority
-from gradmix.mixer import Mixer
+from gradmix.mixer import Mixer, Plan
 from gradmix.mixing import Recipe
 from gradmix.models.heads import grow_head
 from gradmix.randomness import RandomStreams
-from gradmix.types import Batch, MixedBatch, Samples
+from gradmix.types import MixedBatch, Samples
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Method:
     """A network, its memory and mixer, and how one step trains it.
 
     The loop calls, for each task: `begin_task`; for each of its `stages`, `begin_stage`; for
-    each epoch, `begin_epoch`; for each batch of new data, `train_step`, whose loss the loop
-    takes the gradient of before it moves `optimizer`; and, at the end, `end_task`.
+    each epoch, `begin_epoch`, which plans its batches; for each of these, `train_step`, whose
+    loss the loop takes the gradient of before it moves `optimizer`; and, at the end, `end_task`.
     """
 
     options_type: ClassVar[type[Options]] = Options
@@ -100,6 +100,8 @@ class Method:
         self.options = self.options_type() if options is None else options
         self.stage = Stage("train", settings.epochs)
         self.seen = 0  # classes met, the current task's included
+        self.new: Tensor | None = None  # (S, |B1|) pool indices of each step's new samples
+        self.plan: Plan | None = None  # the epoch's batches
         self.optimizer: torch.optim.Optimizer = self.new_optimizer()
 
     @classmethod
@@ -174,15 +176,33 @@ class Method:
             self.parameters(), s.lr, momentum=s.momentum, weight_decay=s.weight_decay
         )
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Set the epoch's learning rate and refresh the pair table."""
+    def begin_epoch(self, epoch: int, new: Tensor) -> None:
+        """Set the learning rate, refresh the pair tables, plan the epoch's batches.
+
+        `new` are pool indices, (S, |B1|): the new samples of each step.
+        """
         passed = sum(epoch >= step for step in self.settings.lr_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.lr * 0.1**passed
         self.mixer.refresh(self.model, self.head)
+        self.new, self.plan = new, self.plan_epoch(new)
 
-    def train_step(self, new: Tensor) -> Tensor:
-        """The loss of one step, given the pool indices of the new samples B1."""
+    def plan_epoch(self, new: Tensor) -> Plan | None:
+        """B1 ∪ B2 of every step and how it is mixed; None if that cannot be said before."""
+        replay = torch.stack([self.draw_replay() for _ in new])
+        return self.planned(torch.cat([new, replay], dim=1))
+
+    def planned(self, index: Tensor) -> Plan:
+        """How batches of pool indices, (S, B), are mixed."""
+        return self.mixer.plan(self.pool.y[index], index)
+
+    def mixed_batch(self, step: int) -> MixedBatch:
+        """The batch of a step as planned: partners, blend, labels."""
+        assert self.plan is not None
+        return self.mixer.mix(self.plan, step)
+
+    def train_step(self, step: int) -> Tensor:
+        """The loss of one step of the epoch."""
         raise TypeError(f"{type(self).__name__} does not say how to train; define train_step")
 
     def end_task(self, new: Samples) -> None:
@@ -195,10 +215,6 @@ class Method:
         """Pool indices of B2: uniform from the memory, or all of it if it is smaller."""
         drawn = self.memory.draw(self.settings.replay_batch_size, self.streams.device("replay"))
         return self.pool.num_new + drawn
-
-    def joined(self, new: Tensor, replay: Tensor) -> Batch:
-        """B1 ∪ B2."""
-        return self.pool.batch(torch.cat([new, replay]))
 
     # --- use --------------------------------------------------------------------------------
 
@@ -237,6 +253,8 @@ class Method:
             "memory": self.memory.state_dict(),
             "mixer": self.mixer.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "new": self.new,
+            "plan": None if self.plan is None else self.plan.state_dict(),
         }
 
     def load_past(self, state: dict[str, Any]) -> None:
@@ -256,3 +274,5 @@ class Method:
             self.stage = stage
             self.optimizer = self.new_optimizer()
             self.optimizer.load_state_dict(state["optimizer"])
+            self.new = state["new"]
+            self.plan = None if state["plan"] is None else self.mixer.load_plan(state["plan"])

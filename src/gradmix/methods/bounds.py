@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
+from gradmix.mixer import Plan
 from gradmix.types import Samples
 
 
@@ -24,9 +25,13 @@ class FineTuning(Method):
 
     replays: ClassVar[bool] = False
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def plan_epoch(self, new: Tensor) -> Plan:
+        """B1 alone."""
+        return self.planned(new)
+
+    def train_step(self, step: int) -> Tensor:
         """Cross-entropy on B1."""
-        mixed = self.mixer.mix(self.pool.batch(new))
+        mixed = self.mixed_batch(step)
         return F.cross_entropy(self.logits(mixed), mixed.targets)
 
     def end_task(self, new: Samples) -> None:
@@ -73,9 +78,13 @@ class Joint(Method):
         """All of the pool."""
         return len(self.pool)
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def plan_epoch(self, new: Tensor) -> Plan:
+        """Batches of everything."""
+        return self.planned(new)
+
+    def train_step(self, step: int) -> Tensor:
         """Cross-entropy on a batch of everything."""
-        mixed = self.mixer.mix(self.pool.batch(new))
+        mixed = self.mixed_batch(step)
         return F.cross_entropy(self.logits(mixed), mixed.targets)
 
     def end_task(self, new: Samples) -> None:

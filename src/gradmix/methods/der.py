@@ -49,22 +49,23 @@ class DER(Method):
 
     options_type: ClassVar[type[Options]] = DEROptions
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def train_step(self, step: int) -> Tensor:
         """CE(B1) + α · MSE(B2)."""
-        options = self.options
+        options, plan = self.options, self.plan
         assert isinstance(options, DEROptions)
-        replay = self.draw_replay()
+        assert plan is not None and plan.index is not None and self.new is not None  # noqa: PT018
+        number = self.new.shape[1]
+        replay = plan.index[step, number:]
+        mixed = self.mixed_batch(step)
+        outputs = self.logits(mixed)
         if self.mixer.recipe is None:
-            batch = self.joined(new, replay)
-            outputs = self.model(batch.x)
-            loss = F.cross_entropy(outputs[: len(new)], batch.y[: len(new)])
-            outputs = outputs[len(new) :]
+            loss = F.cross_entropy(outputs[:number], mixed.targets[:number])
+            again = outputs[number:]
         else:
-            mixed = self.mixer.mix(self.joined(new, replay))
-            loss = F.cross_entropy(self.logits(mixed), mixed.targets)
-            outputs = self.model(self.pool.views(replay)) if len(replay) else None
+            loss = F.cross_entropy(outputs, mixed.targets)
+            again = self.model(self.pool.views(replay)) if len(replay) else outputs
         if len(replay):
-            loss = loss + options.alpha * self.distance(outputs, replay)
+            loss = loss + options.alpha * self.distance(again, replay)
         return loss
 
     def distance(self, outputs: Tensor, replay: Tensor) -> Tensor:
@@ -103,10 +104,10 @@ class DERPlusPlus(DER):
     Mixing: as in DER; the second draw stays unmixed.
     """
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def train_step(self, step: int) -> Tensor:
         """CE(B1) + α · MSE(B2) + β · CE(B3)."""
         assert isinstance(self.options, DEROptions)
-        loss = super().train_step(new)
+        loss = super().train_step(step)
         if not len(self.memory):
             return loss
         again = self.pool.batch(self.draw_replay())

@@ -18,8 +18,7 @@ class ER(Method):
     Criterion: the embedding is the input of the network's head, its last layer that head.
     """
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def train_step(self, step: int) -> Tensor:
         """Algorithm 1, steps 12 to 23, up to the gradient."""
-        batch = self.joined(new, self.draw_replay())  # B1 ∪ B2
-        mixed = self.mixer.mix(batch)  # partners, blend, labels
+        mixed = self.mixed_batch(step)  # B1 ∪ B2: partners, blend, labels
         return F.cross_entropy(self.logits(mixed), mixed.targets)

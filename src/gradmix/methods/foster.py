@@ -149,9 +149,9 @@ class FOSTER(Method):
         assert trained is not None
         return [parameter for parameter in trained.parameters() if parameter.requires_grad]
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def train_step(self, step: int) -> Tensor:
         """The loss of the stage."""
-        mixed = self.mixer.mix(self.joined(new, self.draw_replay()))
+        mixed = self.mixed_batch(step)
         if self.stage.name == "compression":
             return self.compression_loss(mixed)
         if self.stage.name == "boosting":

@@ -78,18 +78,18 @@ class GSSStream(GSS):
         self._buffers: dict[int, GreedyBuffer] = {}
         self._first_epoch = False
 
-    def begin_epoch(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int, new: Tensor) -> None:
         """In the first epoch, start new buffers."""
-        super().begin_epoch(epoch)
+        super().begin_epoch(epoch, new)
         self._first_epoch = epoch == 0
         if self._first_epoch:
             self._buffers = {}
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def train_step(self, step: int) -> Tensor:
         """The new samples compete, then a step of ER."""
-        if self._first_epoch:
-            self.offer(self._buffers, new)
-        return super().train_step(new)
+        if self._first_epoch and self.new is not None:
+            self.offer(self._buffers, self.new[step])
+        return super().train_step(step)
 
     def end_task(self, new: Samples) -> None:
         """Keep what the stream left."""

@@ -120,10 +120,10 @@ class MEMO(Method):
         """The newest special part, the heads and, unless frozen, the shared part."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def train_step(self, step: int) -> Tensor:
         """CE + auxiliary CE with the old classes folded into one."""
         net = self.model
-        mixed = self.mixer.mix(self.joined(new, self.draw_replay()))
+        mixed = self.mixed_batch(step)
         embeddings = net.embeddings(mixed.x, mixed.mix, mixed.at)
         loss = F.cross_entropy(net.head(torch.cat(embeddings, dim=1)), mixed.targets)
         if net.auxiliary is None:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from gradmix.errors import InputError
 from gradmix.methods.base import Method, Options
-from gradmix.types import Batch
+from gradmix.types import Samples
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,15 @@ class MIR(Method):
 
     options_type: ClassVar[type[Options]] = MIROptions
 
-    def train_step(self, new: Tensor) -> Tensor:
+    def plan_epoch(self, new: Tensor) -> None:
+        """What is replayed depends on the network of the moment."""
+
+    def train_step(self, step: int) -> Tensor:
         """Retrieve B2, then a step of ER."""
-        batch = self.joined(new, self.retrieve(new))
-        mixed = self.mixer.mix(batch)
+        assert self.new is not None
+        new = self.new[step]
+        batch = torch.cat([new, self.retrieve(new)])
+        mixed = self.mixer.mix(self.planned(batch[None]), 0)
         return F.cross_entropy(self.logits(mixed), mixed.targets)
 
     def retrieve(self, new: Tensor) -> Tensor:
@@ -59,7 +64,7 @@ class MIR(Method):
         rise = self.interference(self.pool.batch(new), self.pool.batch(drawn))
         return drawn[rise.topk(wanted).indices]
 
-    def interference(self, new: Batch, candidates: Batch) -> Tensor:
+    def interference(self, new: Samples, candidates: Samples) -> Tensor:
         """How much each candidate's loss rises by a step on `new`, (n,)."""
         parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         trained = {name: value for name, value in parameters.items() if value.requires_grad}

@@ -23,24 +23,20 @@ def rarer_classes(counts: Tensor) -> Rarer:
     return Rarer(often.T.flatten(), often.flatten())
 
 
-def remix_shares(pair: Tensor, lam: float, rarer: Rarer, tau: float = 0.5) -> Tensor:
-    """The rarer class of a very unequal pair takes the whole label, else λ; (B,).
+def remix_shares(pair: Tensor, lam: Tensor, rarer: Rarer, tau: float = 0.5) -> Tensor:
+    """The rarer class of a very unequal pair takes the whole label, else λ; (S, B).
 
     It does if the other's share of the input is below `tau`; 0.5 is Remix's. `pair` is own
-    label · C + the partner's.
+    label · C + the partner's, `lam` (S,) each batch's λ in float64.
     """
-    shares = torch.full(pair.shape, lam, device=pair.device)
-    if lam < tau:
-        shares.masked_fill_(rarer.other.index_select(0, pair), 0.0)
-    if 1 - lam < tau:
-        shares.masked_fill_(rarer.own.index_select(0, pair), 1.0)
-    return shares
+    lam = lam[:, None]
+    shares = lam.to(torch.float32).repeat(1, pair.shape[1])
+    shares.masked_fill_(rarer.other[pair] & (lam < tau), 0.0)
+    return shares.masked_fill_(rarer.own[pair] & (1 - lam < tau), 1.0)
 
 
-def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor | float, num_outputs: int) -> Tensor:
-    """`shares` of the own label plus the rest of the partner's, (B, C)."""
+def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
+    """`shares` (B,) of the own label plus the rest of the partner's, (B, C)."""
     targets = torch.zeros(len(y), num_outputs, device=y.device)
-    if not isinstance(shares, Tensor):
-        shares = torch.full(y.shape, shares, device=y.device)
     targets.scatter_(1, y[:, None], shares[:, None])
     return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])

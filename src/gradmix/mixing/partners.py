@@ -1,8 +1,9 @@
-"""With whom is each sample mixed? Draws of partners, as indices, for a whole batch at once."""
+"""With whom is each sample mixed? Draws of partners, as indices, for many batches at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,66 +28,109 @@ class ClassIndex:
         chosen = torch.randperm(count, generator=generator, device=self.order.device)[:most]
         return self.order[start + chosen]
 
-    def draw(self, classes: Tensor, generator: torch.Generator | None) -> Tensor:
-        """For each given class (which must have samples) the index of one of its samples."""
-        # In float64, rand() < 1 keeps the product below the count for any count under 2**53.
-        uniform = torch.rand(
-            classes.shape, generator=generator, device=classes.device, dtype=torch.float64
+    def at(self, classes: Tensor, uniform: Tensor) -> Tensor:
+        """For each given class (which must have samples) the index of one of its samples.
+
+        `uniform`, float64 from 0 to below 1, says which.
+        """
+        # In float64 the product stays below the count for any count under 2**53.
+        within = (uniform * self._real_counts[classes]).long()
+        return self.order[within.add_(self._start[classes])]
+
+
+class Tables(NamedTuple):
+    """Pair tables, stacked, and which of them each batch goes by."""
+
+    classes: Tensor  # (K,) the class labels
+    negative: Tensor  # (T, K, K) S⁻
+    optimal: Tensor  # (T, K) S*
+    which: Tensor  # (S, 1)
+
+    @classmethod
+    def of(cls, tables: Sequence[PairTable], which: Sequence[int]) -> Tables:
+        """Of these tables, `which` says the one of each batch."""
+        return cls(
+            tables[0].classes,
+            torch.stack([table.negative for table in tables]),
+            torch.stack([table.optimal for table in tables]),
+            torch.tensor(which, device=tables[0].classes.device)[:, None],
         )
-        within = uniform.mul_(self._real_counts.index_select(0, classes)).long()
-        return self.order.index_select(0, within.add_(self._start.index_select(0, classes)))
+
+    def rows_of(self, y: Tensor) -> Tensor:
+        """Where the classes `y` stand among the rows of all tables, (S, B)."""
+        return torch.searchsorted(self.classes, y) + self.which * len(self.classes)
+
+    def harmful(self, y: Tensor, rows: Tensor) -> Tensor:
+        """Whether each row's class and that of its partner in the batch are a pair in S⁻."""
+        number = len(self.classes)
+        position = self.rows_of(y)
+        pair = position * number + position.gather(1, rows) - self.which * number
+        return self.negative.flatten()[pair]
+
+    def best(self, y: Tensor) -> Tensor:
+        """S*: for each row's class the label of its best partner."""
+        return self.classes[self.optimal.flatten()[self.rows_of(y)]]
 
 
 def shuffle(
-    y: Tensor, index: ClassIndex, pairs: PairTable | None, generator: torch.Generator | None
+    y: Tensor, index: ClassIndex, tables: Tables | None, generator: torch.Generator | None
 ) -> Partners:
-    """A random permutation of the batch (Mixup)."""
-    return Partners(torch.randperm(len(y), generator=generator, device=y.device))
+    """A random permutation of each batch (Mixup)."""
+    return Partners(torch.stack([_permutation(batch, generator) for batch in y]))
 
 
 def class_balanced(
-    y: Tensor, index: ClassIndex, pairs: PairTable | None, generator: torch.Generator | None
+    y: Tensor, index: ClassIndex, tables: Tables | None, generator: torch.Generator | None
 ) -> Partners:
     """From the whole pool, every class equally likely (Balanced-MixUp)."""
-    choice = torch.randint(len(index.classes), y.shape, generator=generator, device=y.device)
+
+    def choice(batch: Tensor) -> Tensor:
+        limit = len(index.classes)
+        return torch.randint(limit, batch.shape, generator=generator, device=batch.device)
+
+    chosen, uniform = _stacked([(choice(batch), _uniform(batch, generator)) for batch in y])
     return Partners(
-        rows=torch.arange(len(y), device=y.device),
+        rows=torch.arange(y.shape[1], device=y.device).expand_as(y),
         replaced=torch.ones_like(y, dtype=torch.bool),
-        drawn=index.draw(index.classes[choice], generator),
+        drawn=index.at(index.classes[chosen], uniform),
     )
 
 
 def gradient(
-    y: Tensor, index: ClassIndex, pairs: PairTable | None, generator: torch.Generator | None
+    y: Tensor, index: ClassIndex, tables: Tables | None, generator: torch.Generator | None
 ) -> Partners:
     """A permutation, its pairs in S⁻ re-drawn from S* (Algorithm 1, steps 14 and 16 to 19)."""
-    assert pairs is not None
-    rows = torch.randperm(len(y), generator=generator, device=y.device)
-    position = pairs.positions(y)
-    best = pairs.labels(pairs.optimal.index_select(0, position))
-    return Partners(rows, _in_negative(pairs, position, rows), index.draw(best, generator))
+    assert tables is not None
+    rows, uniform = _stacked(
+        [(_permutation(batch, generator), _uniform(batch, generator)) for batch in y]
+    )
+    return Partners(rows, tables.harmful(y, rows), index.at(tables.best(y), uniform))
 
 
 def gradient_keep_original(
-    y: Tensor, index: ClassIndex, pairs: PairTable | None, generator: torch.Generator | None
+    y: Tensor, index: ClassIndex, tables: Tables | None, generator: torch.Generator | None
 ) -> Partners:
     """A permutation, where a sample whose pair is in S⁻ stays itself (the ablation "Original")."""
-    assert pairs is not None
-    rows = torch.randperm(len(y), generator=generator, device=y.device)
-    position = pairs.positions(y)
-    negative = _in_negative(pairs, position, rows)
-    return Partners(torch.where(negative, torch.arange(len(y), device=y.device), rows))
+    assert tables is not None
+    rows = shuffle(y, index, tables, generator).rows
+    own = torch.arange(y.shape[1], device=y.device)
+    return Partners(torch.where(tables.harmful(y, rows), own, rows))
 
 
-def _in_negative(pairs: PairTable, position: Tensor, rows: Tensor) -> Tensor:
-    """Whether each row's class and its partner's are a pair in S⁻, (B,)."""
-    pair = position * len(pairs.classes) + position.index_select(0, rows)
-    return pairs.negative.flatten().index_select(0, pair)
+def _permutation(batch: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.randperm(len(batch), generator=generator, device=batch.device)
 
 
-DRAW: dict[
-    str, Callable[[Tensor, ClassIndex, PairTable | None, torch.Generator | None], Partners]
-] = {
+def _uniform(batch: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.rand(len(batch), generator=generator, device=batch.device, dtype=torch.float64)
+
+
+def _stacked(draws: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    first, second = zip(*draws, strict=True)
+    return torch.stack(first), torch.stack(second)
+
+
+DRAW: dict[str, Callable[[Tensor, ClassIndex, Tables | None, torch.Generator | None], Partners]] = {
     "shuffle": shuffle,
     "class-balanced": class_balanced,
     "gradient": gradient,

@@ -1,15 +1,16 @@
 """The only training loop: from new-class data to rows of the accuracy matrix.
 
     new-class data ─┐
-                    ├─ batch B1∪B2 ─ partners ─ blend ─ labels ─ loss ─ step
-    replay memory ──┘        ▲
-                             │ once per epoch: criterion → PairTable (S⁻, S*)
+                    ├─ batches B1∪B2 ─ partners ─ labels ─┐
+    replay memory ──┘    ▲                                ├─ blend ─ loss ─ step
+     planned each epoch: │ criterion → PairTable (S⁻, S*) ┘  each batch
     after the task: memory.add → evaluate → one row of the accuracy matrix
 
 `Training.events()` is a generator: it yields a `StepDone`, `EpochDone` or `TaskDone` whenever
-one is, and whoever consumes them shows progress, saves or stops. The stages of a step stand in
-the method's `train_step` (see `methods/er.py`) and in `Mixer.mix`. Where training stands is
-kept in plain counters, so `state_dict` is valid at every event and resumes exactly there.
+one is, and whoever consumes them shows progress, saves or stops. What an epoch's batches are is
+planned by the method's `plan_epoch` and `Mixer.plan`; the stages of a step stand in its
+`train_step` (see `methods/er.py`) and in `Mixer.mix`. Where training stands is kept in plain
+counters, so `state_dict` is valid at every event and resumes exactly there.
 """
 
 from __future__ import annotations
@@ -103,7 +104,6 @@ class Training:
     def __post_init__(self) -> None:
         device = self.fabric.device
         self._tasks = [_to_device(task, device) for task in self.benchmark.tasks]
-        self._order = torch.empty(0, dtype=torch.int64, device=device)
         self._losses: list[Tensor] = []
 
     def events(self) -> Iterator[Event]:
@@ -145,16 +145,15 @@ class Training:
         steps = samples // batch_size
         method.train_mode()
         if at.step:  # continuing in the middle of an epoch
-            self._expect(batch_size, steps)
+            self._expect()
         while at.epoch < stage.epochs:
             if at.step == 0:
-                self._begin_epoch()
-                self._expect(batch_size, steps)
+                self._begin_epoch(steps, batch_size)
+                self._expect()
             while at.step < steps:
                 started = perf_counter()
-                new = self._order[at.step * batch_size : (at.step + 1) * batch_size]
                 with self.fabric.autocast():
-                    loss = method.train_step(new)
+                    loss = method.train_step(at.step)
                 optimizer.zero_grad()
                 self.fabric.backward(loss)
                 optimizer.step()
@@ -165,21 +164,22 @@ class Training:
             at.epoch, at.step = at.epoch + 1, 0
             yield self._epoch_done(stage)
 
-    def _begin_epoch(self) -> None:
-        """A new order of the task's data and, by the method, a new pair table."""
+    def _begin_epoch(self, steps: int, batch_size: int) -> None:
+        """A new order of the task's data and, by the method, new pair tables and batches."""
         started = perf_counter()
         generator = self.method.streams.device("batches")
-        self._order = torch.randperm(
+        order = torch.randperm(
             self.method.epoch_samples(), generator=generator, device=self.fabric.device
         )
         self._losses = []
-        self.method.begin_epoch(self.position.epoch)
+        new = order[: steps * batch_size].view(steps, batch_size)
+        self.method.begin_epoch(self.position.epoch, new)
         self.seconds.criterion += perf_counter() - started
 
-    def _expect(self, batch_size: int, steps: int) -> None:
+    def _expect(self) -> None:
         """Let streamed data be read ahead."""
-        batches = self._order[: steps * batch_size].split(batch_size)
-        self.method.pool.expect(batches[self.position.step :])
+        assert self.method.new is not None
+        self.method.pool.expect(self.method.new[self.position.step :].unbind())
 
     def _epoch_done(self, stage: Stage) -> EpochDone:
         at, loss = self.position, float(torch.stack(self._losses).mean())
@@ -211,14 +211,14 @@ class Training:
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the training depends on, valid at every event.
 
-        Between tasks there is no optimizer among it: every stage starts with a new one.
+        Between tasks there is no optimizer among it, nor a plan: every stage starts with new ones.
         """
         method = self.method.state_dict()
         if not self.position.in_stage:
-            del method["optimizer"]
+            for name in ("optimizer", "new", "plan"):
+                del method[name]
         return {
             "position": dict(vars(self.position)),
-            "order": self._order,
             "losses": torch.stack(self._losses) if self._losses else torch.empty(0),
             "method": method,
             "streams": self.method.streams.state_dict(),
@@ -227,7 +227,6 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Stand where the saved training stood; the next event is the one that came next there."""
         self.position = Position(**state["position"])
-        self._order = state["order"]
         self._losses = list(state["losses"].unbind())
         method, saved = self.method, state["method"]
         method.rebuild(saved["structure"])
