@@ -7,14 +7,15 @@ gradmix can tell which version and kind a file is of, whatever follows.
 from __future__ import annotations
 
 import json
+from importlib.metadata import version as version_of
 from typing import Any, NamedTuple
 
-from gradmix import __version__
 from gradmix.archive.layout import Member
 from gradmix.archive.values import Damaged
 from gradmix.errors import InputError
 
 FORMAT = "gradmix"
+HERE = version_of("gradmix")
 VERSION = 1
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 MANIFEST_LIMIT = 1 << 16  # bytes
@@ -53,7 +54,7 @@ def parse(text: bytes) -> Manifest:
     if version > VERSION:
         raise Damaged(
             f"it is of version {version} of the format, written by gradmix {writer}; this is "
-            f"gradmix {__version__}, which reads up to version {VERSION}: install {writer} or later"
+            f"gradmix {HERE}, which reads up to version {VERSION}: install {writer} or later"
         )
     kind, listed = about.get("kind"), about.get("members")
     if not (isinstance(kind, str) and isinstance(listed, list) and len(listed) == 2):

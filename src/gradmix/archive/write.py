@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from gradmix import __version__
 from gradmix.archive.layout import Member, directory, local_header
 from gradmix.archive.manifest import (
+    HERE,
     MANIFEST,
     STATE,
     STATE_LIMIT,
@@ -40,7 +40,7 @@ def write_archive(path: str | os.PathLike[str], kind: str, state: Mapping[str, A
     held: dict[str, Buffers] = {STATE: [memoryview(text)], TENSORS: to_buffers(encoder.tensors)}
     members = tuple(_member(name, buffers) for name, buffers in held.items())
     digests = tuple(_digest(buffers) for buffers in held.values())
-    about = [memoryview(compose(Manifest(kind, VERSION, __version__, members, digests)))]
+    about = [memoryview(compose(Manifest(kind, VERSION, HERE, members, digests)))]
     return _write_zip(path, {MANIFEST: about, **held}, [_member(MANIFEST, about), *members])
 
 
