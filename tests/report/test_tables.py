@@ -1,0 +1,128 @@
+"""Tables: the numbers, and colour only where a difference is more than scatter."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gradmix.experiments.paper import PaperValue
+from gradmix.report import tables
+from gradmix.report.classes import parts_of_rows
+from gradmix.report.rows import make_rows
+from gradmix.report.runs import (
+    common_settings,
+    differing_settings,
+    runs_table,
+    version_sets,
+    versions_table,
+)
+
+
+def body(html):
+    """The texts of the cells, row by row."""
+    lines = re.findall(r"<tr[^>]*>(.*?)</tr>", html)
+    return [re.findall(r"<t[hd][^>]*>(?:<i[^>]*></i>)?([^<]*)</t", line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("paper", "kind"), [(0.80, "above"), (0.99, "below"), (None, "same"), (0.0, "none")]
+)
+def test_the_difference_to_the_paper_is_coloured(result, monkeypatch, paper, kind):
+    rows = make_rows([result(seed=0), result(seed=1)])
+    ours = rows[0].metric("average_accuracy")
+    mean = ours.mean if paper is None else paper
+    value = PaperValue(mean, 0.001, "main-er") if kind != "none" else None
+    monkeypatch.setattr(tables, "paper_accuracy", lambda config: value)
+    html = tables.results_table(rows)
+    cells = body(html)[2]
+    if kind == "none":
+        assert cells[3:5] == ["–", "–"]
+    else:
+        assert cells[3] == f"{mean:.3f} ± 0.001"
+        assert float(cells[4].replace("−", "-")) == pytest.approx(ours.mean - mean, abs=5e-4)
+        assert f'class="{kind}"' in html
+
+
+def test_a_single_run_is_given_twice_the_deviation_of_the_paper(result, monkeypatch):
+    rows = make_rows([result()])
+    mean = rows[0].metric("average_accuracy").mean
+    for difference, kind in ((0.019, "same"), (0.021, "above")):
+        value = PaperValue(mean - difference, 0.01, "main-er")
+        monkeypatch.setattr(tables, "paper_accuracy", lambda config, value=value: value)
+        assert f'class="{kind}"' in tables.results_table(rows)
+
+
+def test_the_best_row_of_a_block_is_marked_and_a_row_alone_is_not(result):
+    html = tables.results_table(make_rows([result(level=0.9), result(mix="none", level=0.5)]))
+    assert re.findall(r'<tr class="best"><th scope="row"><i[^>]*></i>([^<]*)', html) == ["gradmix+"]
+    assert "best" not in tables.results_table(make_rows([result()]))
+
+
+def test_other_predictors_have_a_line_of_their_own(result):
+    run = result()
+    metrics = dict.fromkeys(run.metrics, 0.125)
+    run = replace(run, variants={"student": {"accuracy": run.accuracy, "metrics": metrics}})
+    lines = body(tables.results_table(make_rows([run])))
+    assert lines[3] == ["its student", "1", "0.125", "–", "–", "–", "0.125", "0.125"]
+
+
+def test_rows_with_fewer_tasks_leave_cells_empty(result):
+    rows = make_rows([result(increments=(5,), tasks=2), result(tasks=5)])
+    lines = body(tables.accuracy_tables(rows))
+    assert lines[0] == ["", "task 1", "task 2", "task 3", "task 4", "task 5"]
+    assert sorted(line.count("–") for line in lines[1:]) == [0, 3]
+
+
+def test_classes_stand_under_their_names_whatever_their_order(result):
+    first, second = result(names="abcdefghij"), result(names="jihgfedcba", class_order="seed:1")
+    rows = make_rows([first, second])
+    head, *lines = body(tables.class_tables(rows, parts_of_rows(rows)))
+    assert head == ["", *"abcdefghij"]
+    assert {line[1] for line in lines} == {
+        f"{first.class_accuracy[-1][0]:.2f}",
+        f"{second.class_accuracy[-1][9]:.2f}",
+    }
+
+
+def test_there_is_a_table_for_every_data_set_marked_with_its_name(some_results):
+    rows = make_rows(some_results)
+    parts = parts_of_rows(rows)
+    for html in (
+        tables.accuracy_tables(rows),
+        tables.class_tables(rows, parts),
+        tables.forgetting_tables(rows),
+        tables.cost_tables(rows),
+    ):
+        assert re.findall(r'data-of="([^"]*)"', html) == ["mnist", "fashion-mnist"]
+
+
+def test_cost_has_seconds_the_share_and_the_pairs_excluded(result):
+    lines = body(tables.cost_tables(make_rows([result(), result(mix="none")])))
+    assert lines[1] == ["ER", "8.0", "1.0", "0.5", "10.0", "10.00", "–"]
+    assert lines[2][-1] == "25.0%"
+
+
+def test_common_and_differing_settings_together_are_the_whole_configuration(some_results):
+    common, differing = common_settings(some_results), differing_settings(some_results)
+    assert differing == ["data", "method", "mix", "seed", "validation"]
+    assert {*common, *differing} == set(some_results[0].config)
+    for run in some_results:
+        assert {**common, **{name: run.config[name] for name in differing}} == run.config
+
+
+def test_every_run_names_its_versions(result):
+    older = replace(result(seed=1), versions={"python": "3.10.1", "numpy": "1.26"})
+    runs = [result(seed=0), older, result(seed=2)]
+    assert [line[-1] for line in body(runs_table(runs))[1:]] == ["A", "B", "A"]
+    assert version_sets(runs) == [runs[0].versions, older.versions]
+    head, first, second = body(versions_table(runs))
+    assert head == ["", "python", "gradmix", "torch", "numpy"]
+    assert first == ["A", "3.11.7", "0.1.0", "2.13.0", "–"]
+    assert second == ["B", "3.10.1", "–", "–", "1.26"]
+
+
+def test_names_are_escaped(result):
+    rows = make_rows([result("folder:<i>", names=["<img src=x>", *"bcdefghij"])])
+    html = tables.results_table(rows) + tables.class_tables(rows, parts_of_rows(rows))
+    assert "<img" not in html
+    assert "folder:&lt;i&gt;" in html
