@@ -69,6 +69,18 @@ def test_stages_and_their_lengths():
     assert done == first + [(task, *stage) for task in (1, 2) for stage in later]
 
 
+def test_boosting_mixes_and_compression_does_not():
+    run = make_training("foster", "gradmix+", benchmark=BENCHMARK)
+    stop_in_task(run, 1, stage="boosting")
+    assert run.method.plan.mixing is not None
+    counts = run.method.mixer.counts.clone()
+    stop_in_task(run, 1, stage="compression")
+    assert run.method.plan.mixing is None
+    assert run.method.mixed_batch(0).targets.ndim == 1
+    assert run.method.plan.index.shape[1] > run.method.new.shape[1]  # the memory is replayed
+    assert int(run.method.mixer.counts.sum()) >= int(counts.sum()) > 0
+
+
 def test_each_stage_trains_its_own_parameters():
     run = make_training("foster", "gradmix+", benchmark=BENCHMARK)
     stop_in_task(run, 1, stage="boosting")

@@ -21,7 +21,7 @@ DEFAULTS = {
         "temperature": 2.0,
         "compression": 130 / 170,
     },
-    "memo": {"auxiliary": 1.0, "train_shared": 1.0, "align": 1.0},
+    "memo": {"auxiliary": 1.0, "train_shared": 1.0, "align": 0.0},
 }
 
 

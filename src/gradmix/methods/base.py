@@ -189,8 +189,7 @@ class Method:
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """B1 ∪ B2 of every step and how it is mixed; None if that cannot be said before."""
-        replay = torch.stack([self.draw_replay() for _ in new])
-        return self.planned(torch.cat([new, replay], dim=1))
+        return self.planned(self.joined(new))
 
     def planned(self, index: Tensor) -> Plan:
         """How batches of pool indices, (S, B), are mixed."""
@@ -215,6 +214,10 @@ class Method:
         """Pool indices of B2: uniform from the memory, or all of it if it is smaller."""
         drawn = self.memory.draw(self.settings.replay_batch_size, self.streams.device("replay"))
         return self.pool.num_new + drawn
+
+    def joined(self, new: Tensor) -> Tensor:
+        """Pool indices of B1 ∪ B2 of every step, (S, B)."""
+        return torch.cat([new, torch.stack([self.draw_replay() for _ in new])], dim=1)
 
     # --- use --------------------------------------------------------------------------------
 

@@ -102,6 +102,11 @@ MODELS: dict[str, ModelInfo] = {
         "repositories of online continual learning (nf=20)",
         partial(_resnet18, width=20),
     ),
+    "resnet18-tiny": ModelInfo(
+        "ResNet-18 with a 3x3 stem, 8 to 64 channels",
+        "our choice, for one core",
+        partial(_resnet18, width=8),
+    ),
     "resnet18-imagenet": ModelInfo(
         "ResNet-18 with a 7x7 stem and max-pooling, for 224 pixels",
         "He et al. 2016, for ImageNet",
