@@ -62,13 +62,13 @@ def test_every_chart_is_drawn_with_a_mark_for_every_value(browser, report):
             box = page.locator(f"#chart-{chart} > svg").bounding_box()
             assert min(box["width"], box["height"]) > 100
         # six rows of MNIST: lines, bands, and a dot for each of five tasks
-        assert count(page, "#chart-accuracy [aria-label=line] path") == 6
-        assert count(page, "#chart-accuracy [aria-label=area] path") == 6
-        assert count(page, "#chart-accuracy [aria-label=dot] > *") == 6 * 5
-        assert count(page, "#chart-classes [aria-label=dot] > *") == 6 * 10
-        assert count(page, "#chart-forgetting [aria-label=bar] rect") == 6
-        assert count(page, "#chart-cost [aria-label=bar] rect") == 6
-        assert count(page, "#chart-pairs [aria-label=cell] rect") == 100
+        assert count(page, "#chart-accuracy [data-mark=line] path") == 6
+        assert count(page, "#chart-accuracy [data-mark=area] path") == 6
+        assert count(page, "#chart-accuracy [data-mark=dot] > *") == 6 * 5
+        assert count(page, "#chart-classes [data-mark=dot] > *") == 6 * 10
+        assert count(page, "#chart-forgetting [data-mark=bar] rect") == 6
+        assert count(page, "#chart-cost [data-mark=bar] rect") == 6
+        assert count(page, "#chart-pairs [data-mark=cell] rect") == 100
         assert "class 9" in text(page, "#chart-pairs")
 
 
@@ -77,14 +77,14 @@ def test_the_slider_of_the_heatmap_moves_by_keyboard(browser, report):
         slider = page.locator("#pair-task")
         slider.focus()
         assert "task 5 of 5 (class 8, class 9)" in text(page, "#chart-pairs figcaption")
-        before = page.locator("#chart-pairs [aria-label=text]").inner_html()
+        before = page.locator("#chart-pairs [data-mark=text]").inner_html()
         slider.press("ArrowLeft")
         assert "task 4 of 5 (class 6, class 7)" in text(page, "#chart-pairs figcaption")
         assert slider.get_attribute("aria-valuetext") == "4 of 5 (class 6, class 7)"
-        assert count(page, "#chart-pairs [aria-label=cell] rect") == 64
-        assert page.locator("#chart-pairs [aria-label=text]").inner_html() != before
+        assert count(page, "#chart-pairs [data-mark=cell] rect") == 64
+        assert page.locator("#chart-pairs [data-mark=text]").inner_html() != before
         slider.press("Home")
-        assert count(page, "#chart-pairs [aria-label=cell] rect") == 4
+        assert count(page, "#chart-pairs [data-mark=cell] rect") == 4
 
 
 def test_values_appear_under_the_pointer_and_by_arrow_keys(browser, report, some_results):
@@ -96,7 +96,7 @@ def test_values_appear_under_the_pointer_and_by_arrow_keys(browser, report, some
     counts = [[sum(r.pair_counts[-1][a][b] for r in run) for b in range(10)] for a in range(10)]
     with opened(browser, report) as page:
         page.select_option("#pair-row", label="ER + gradmix+")
-        point_at(page, page.locator("#chart-pairs [aria-label=cell] rect").nth(2 * 10 + 3))
+        point_at(page, page.locator("#chart-pairs [data-mark=cell] rect").nth(2 * 10 + 3))
         share = 100 * counts[2][3] / sum(counts[2])
         expected = f"class 2 mixed with class 3 · {share:.1f} % of class 2"
         assert text(page, "#pair-value").startswith(expected)
@@ -108,12 +108,12 @@ def test_values_appear_under_the_pointer_and_by_arrow_keys(browser, report, some
             chart.press(key)
         assert text(page, "#pair-value").startswith("class 1 mixed with class 2")
         page.select_option("#pair-measure", "chance")
-        assert count(page, "#chart-pairs [aria-label=cell] rect") == 100
+        assert count(page, "#chart-pairs [data-mark=cell] rect") == 100
 
 
 def test_lines_tell_their_values_under_the_pointer(browser, report):
     with opened(browser, report) as page:
-        point_at(page, page.locator("#chart-accuracy [aria-label=dot] > *").nth(2))
+        point_at(page, page.locator("#chart-accuracy [data-mark=dot] > *").nth(2))
         tip = page.locator("#chart-accuracy [aria-label=tip]").text_content()
         assert "After task 3 (class 4, class 5)" in tip
         assert "ER + gradmix+" in tip
@@ -123,20 +123,20 @@ def test_classes_after_an_earlier_task_are_fewer(browser, report):
     with opened(browser, report) as page:
         page.locator("#class-task").focus()
         page.keyboard.press("Home")
-        assert count(page, "#chart-classes [aria-label=dot] > *") == 6 * 2
+        assert count(page, "#chart-classes [data-mark=dot] > *") == 6 * 2
         assert "after task 1 of 5" in text(page, "#chart-classes figcaption")
 
 
 def test_rows_methods_and_data_sets_are_chosen_by_keyboard(browser, report):
     with opened(browser, report) as page:
         page.get_by_role("checkbox", name="ER + remix", exact=True).press("Space")
-        assert count(page, "#chart-accuracy [aria-label=line] path") == 5
+        assert count(page, "#chart-accuracy [data-mark=line] path") == 5
         page.get_by_role("checkbox", name="MIR", exact=True).first.press("Space")
-        assert count(page, "#chart-accuracy [aria-label=line] path") == 2
+        assert count(page, "#chart-accuracy [data-mark=line] path") == 2
         assert page.locator("#accuracy [data-of=fashion-mnist]").get_attribute("hidden") == ""
         page.get_by_role("radio", name="MNIST", exact=True).press("ArrowRight")
         assert text(page, "#chart-accuracy figcaption").startswith("Fashion-MNIST")
-        assert count(page, "#chart-accuracy [aria-label=line] path") == 6
+        assert count(page, "#chart-accuracy [data-mark=line] path") == 6
         assert page.locator("#accuracy [data-of=fashion-mnist]").get_attribute("hidden") is None
 
 
@@ -175,13 +175,13 @@ def test_a_phone_shows_it_without_sideways_scrolling(browser, report, scheme):
         assert box.evaluate("box => box.scrollWidth > box.clientWidth")
         for chart in CHARTS:
             assert page.locator(f"#chart-{chart} > svg").bounding_box()["width"] <= 360
-        point_at(page, page.locator("#chart-accuracy [aria-label=dot] > *").nth(4))
+        point_at(page, page.locator("#chart-accuracy [data-mark=dot] > *").nth(4))
         assert page.locator("#chart-accuracy [aria-label=tip]").text_content()
         assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 def test_dark_mode_changes_page_and_charts(browser, report):
-    script = """() => [document.body, document.querySelector("#chart-accuracy [aria-label=line]")]
+    script = """() => [document.body, document.querySelector("#chart-accuracy [data-mark=line]")]
         .map(item => getComputedStyle(item)).map(style => [style.backgroundColor, style.stroke])"""
     colours = []
     for scheme in ("light", "dark"):
@@ -226,5 +226,5 @@ def test_two_hundred_runs_open_within_three_seconds(browser, two_hundred_results
     started = time.perf_counter()
     with opened(browser, path) as page:
         seconds = time.perf_counter() - started
-        assert count(page, "#chart-accuracy [aria-label=line] path") == 8
+        assert count(page, "#chart-accuracy [data-mark=line] path") == 8
     assert seconds <= 3

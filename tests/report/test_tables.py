@@ -69,7 +69,7 @@ def test_other_predictors_have_a_line_of_their_own(result):
 def test_rows_with_fewer_tasks_leave_cells_empty(result):
     rows = make_rows([result(increments=(5,), tasks=2), result(tasks=5)])
     lines = body(tables.accuracy_tables(rows))
-    assert lines[0] == ["", "task 1", "task 2", "task 3", "task 4", "task 5"]
+    assert lines[0] == ["method and mix", "task 1", "task 2", "task 3", "task 4", "task 5"]
     assert sorted(line.count("–") for line in lines[1:]) == [0, 3]
 
 
@@ -77,7 +77,7 @@ def test_classes_stand_under_their_names_whatever_their_order(result):
     first, second = result(names="abcdefghij"), result(names="jihgfedcba", class_order="seed:1")
     rows = make_rows([first, second])
     head, *lines = body(tables.class_tables(rows, parts_of_rows(rows)))
-    assert head == ["", *"abcdefghij"]
+    assert head == ["method and mix", *"abcdefghij"]
     assert {line[1] for line in lines} == {
         f"{first.class_accuracy[-1][0]:.2f}",
         f"{second.class_accuracy[-1][9]:.2f}",
@@ -116,7 +116,7 @@ def test_every_run_names_its_versions(result):
     assert [line[-1] for line in body(runs_table(runs))[1:]] == ["A", "B", "A"]
     assert version_sets(runs) == [runs[0].versions, older.versions]
     head, first, second = body(versions_table(runs))
-    assert head == ["", "python", "gradmix", "torch", "numpy"]
+    assert head == ["set", "python", "gradmix", "torch", "numpy"]
     assert first == ["A", "3.11.7", "0.1.0", "2.13.0", "–"]
     assert second == ["B", "3.10.1", "–", "–", "1.26"]
 

@@ -65,7 +65,7 @@ def versions_table(results: Sequence[RunResult]) -> str:
         line(letter(number), (cell(versions.get(name, "–")) for name in names))
         for number, versions in enumerate(sets)
     )
-    return table("Versions", ["", *names], [block(lines)])
+    return table("Sets of versions", ["set", *names], [block(lines)])
 
 
 def runs_table(results: Sequence[RunResult]) -> str:
@@ -87,7 +87,7 @@ def runs_table(results: Sequence[RunResult]) -> str:
         for number, result in enumerate(results, 1)
     )
     names = [name.replace("_", " ") for name in columns]
-    return table("Every run; its versions are below, by letter", names, [block(lines)])
+    return table("Every run; sets of versions are below", names, [block(lines)])
 
 
 def letter(number: int) -> str:

@@ -14,7 +14,7 @@ from gradmix.report.runs import METRICS, SECONDS
 
 DASH = cell("–", kind="none")
 RESULTS = (
-    "",
+    "mix",
     "seeds",
     "average accuracy",
     "paper",
@@ -147,6 +147,6 @@ def _per_data(caption: str, rows: Sequence[Row], cells: Sequence[dict[str, str]]
             line(row.label, (cell(own.get(name, "–")) for name in columns), swatch=row.colour)
             for row, own in chosen
         )
-        inner = table(f"{caption} · {display(data)}", ["", *columns], [block(lines)])
+        inner = table(f"{caption} · {display(data)}", ["method and mix", *columns], [block(lines)])
         tables.append(f'<div data-of="{escape(data)}">{inner}</div>')
     return "".join(tables)

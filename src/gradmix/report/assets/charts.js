@@ -228,6 +228,10 @@ function draw(id, title, options, legend = null) {
     ...options,
   });
   chart.setAttribute("role", "img");
+  for (const mark of chart.querySelectorAll("[aria-label]")) {
+    mark.dataset.mark = mark.getAttribute("aria-label"); // within an image nobody hears it
+    mark.removeAttribute("aria-label");
+  }
   const caption = document.createElement("figcaption");
   caption.textContent = title;
   figure.replaceChildren(caption, ...(legend ? [legendOf(legend)] : []), chart);

@@ -139,7 +139,7 @@ function fillPairTable(cells, names) {
   const table = document.createElement("table");
   table.createCaption().textContent = "Percent of the partners of the class at the left";
   const head = table.createTHead().insertRow();
-  for (const name of ["", ...seen]) head.append(headCell(name, "col"));
+  for (const name of ["class", ...seen]) head.append(headCell(name, "col"));
   const body = table.createTBody();
   seen.forEach((name, a) => {
     const line = body.insertRow();
