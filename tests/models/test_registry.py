@@ -59,6 +59,7 @@ def test_widths_by_name():
         "mlp-small": 128,
         "resnet18": 512,
         "resnet18-narrow": 160,
+        "resnet18-tiny": 64,
         "resnet18-imagenet": 512,
         "vit": 384,
         "vit-small": 128,
@@ -72,4 +73,5 @@ def test_stems_by_name():
             for name in IMAGE_MODELS
             if name.startswith("resnet")
         }
-    assert stems == {"resnet18": (3, 3), "resnet18-narrow": (3, 3), "resnet18-imagenet": (7, 7)}
+    assert stems.pop("resnet18-imagenet") == (7, 7)
+    assert stems == dict.fromkeys(["resnet18", "resnet18-narrow", "resnet18-tiny"], (3, 3))
