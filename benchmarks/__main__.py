@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from benchmarks import augment, criterion, loop, methods
+from benchmarks import augment, criterion, loop, methods, networks
 
 BENCHMARKS = {
     "loop": loop.er_over_minimal,
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "mir": methods.mir_over_er,
     "gss": methods.gss_selection,
     "augment": augment.batched_over_pillow,
+    "networks": networks.channels_last_over_usual,
 }
 
 

@@ -1,5 +1,6 @@
 """Whole runs on the embedded digits."""
 
+import copy
 import json
 from dataclasses import asdict
 
@@ -10,7 +11,7 @@ import torch
 from gradmix import config_for, run
 from gradmix.data import from_folder, split_into_tasks
 from gradmix.errors import InputError
-from gradmix.experiments.run import load_benchmark, make_fabric
+from gradmix.experiments.run import load_benchmark, make_fabric, prepare
 from gradmix.metrics import all_metrics
 
 
@@ -166,3 +167,14 @@ def test_an_image_folder_by_name_with_transforms(tmp_path):
     one, two = run(config), run(config)
     assert one.class_names == ["blue", "green", "red"]
     assert one.accuracy == two.accuracy
+
+
+def test_convolutions_on_a_cpu_are_channels_last_and_the_same(tmp_path):
+    write_photos(tmp_path, 4)
+    config = config_for(f"folder:{tmp_path}", model="resnet18-tiny", increments=(2, 1))
+    model = prepare(config, load_benchmark(config)).method.model
+    convolution = model.shared.stem[0].weight
+    assert convolution.is_contiguous(memory_format=torch.channels_last)
+    usual = copy.deepcopy(model).to(memory_format=torch.contiguous_format).eval()
+    x = torch.rand(3, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model.eval()(x), usual(x))

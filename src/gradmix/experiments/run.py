@@ -97,7 +97,7 @@ def build_method(
     shape = benchmark.tasks[0].train.x.shape[1:]
     with streams.for_construction("weights"):
         model = build_model(config.model, shape, outputs).to(device)
-        if device.type == "cpu":  # where convolutions are faster so; see docs/protocol.md
+        if device.type == "cpu":  # where convolutions are faster so; see benchmarks
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     memory = ReplayMemory(exemplars_per_class=config.exemplars_per_class, total=config.memory_total)
     mixer = Mixer(
