@@ -1,0 +1,414 @@
+"""Checkpoints: exact from any event on, seldom enough, and only of the run they are of."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from method_cases import MIXES, assert_same, assert_same_events, blobs, finish, make_training
+
+from gradmix.archive import read_archive, write_archive
+from gradmix.data import from_folder, split_into_tasks
+from gradmix.errors import FileError
+from gradmix.methods import METHODS
+from gradmix.models import MLP, ResNet18, adapt
+from gradmix.training import checkpoint as checkpoints
+from gradmix.training.checkpoint import KIND, Checkpoint
+from gradmix.training.loop import StepDone, TaskDone
+
+SIZES = ((8, 8), (5, 4), (4, 4))  # 2, 1 and 1 steps
+ABOUT = {"config": {"epochs": 1, "seed": 0}}
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """Without waiting for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class Record:
+    """Results so far."""
+
+    def __init__(self):
+        self.seen = []
+
+    def note(self, event):
+        self.seen.append([type(event).__name__, event.task])
+
+    def state_dict(self):
+        return {"seen": list(self.seen)}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+def keeper(path, training, record=None, about=ABOUT, **settings):
+    return Checkpoint(path, training, Record() if record is None else record, about, **settings)
+
+
+def check_resume(tmp_path, make):
+    """From a file written at any event a new object goes on to the same events and state."""
+    training, record = make(), Record()
+    saved, events = [], []
+    for number, event in enumerate(training.events()):
+        record.note(event)
+        saved.append(keeper(tmp_path / str(number), training, record))
+        saved[-1].save()
+        events.append(event)
+    for number in range(len(events)):
+        resumed, again = make(), Record()
+        assert keeper(tmp_path / str(number), resumed, again).resume()
+        assert_same_events(finish(resumed), events[number + 1 :])
+        assert_same(resumed.state_dict(), training.state_dict())
+        assert again.seen == record.seen[: number + 1]
+    assert all(read_archive(one.path, KIND)["about"]["config"] == ABOUT["config"] for one in saved)
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_resume_is_exact_at_every_event(tmp_path, method, mixed):
+    mix = ("gradmix+" if METHODS[method].build.replays else "mixup") if mixed else "none"
+    head = "growing" if mixed or METHODS[method].build.grows else "fixed"
+    check_resume(
+        tmp_path,
+        lambda: make_training(
+            method, mix, benchmark=blobs(SIZES), head=head, epochs=2, exemplars=2
+        ),
+    )
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("mix", MIXES)
+def test_resume_is_exact_with_every_mix(tmp_path, mix):
+    check_resume(tmp_path, lambda: make_training("er", mix, benchmark=blobs(SIZES), exemplars=2))
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("method", ["er", "memo"])
+def test_resume_is_exact_with_channels_last_weights_and_momentum(tmp_path, method):
+    def network(outputs):  # PyTorch 2.13 crashes with channels-last weights of 4 channels
+        net = ResNet18(outputs, in_channels=1, width=8)
+        return net.to(memory_format=torch.channels_last)
+
+    def make():
+        return make_training(method, "mixup", network, benchmark=blobs(((8, 8), (4, 4))))
+
+    check_resume(tmp_path, make)
+    # What an optimizer has is laid out as it was, too: or it would step by other instructions.
+    run = make()
+    momentum = []
+    for event in run.events():
+        if isinstance(event, StepDone):
+            keeper(tmp_path / "f", run).save()
+            momentum = [s["momentum_buffer"] for s in run.method.optimizer.state.values()]
+            break
+    resumed = make()
+    keeper(tmp_path / "f", resumed).resume()
+    again = [s["momentum_buffer"] for s in resumed.method.optimizer.state.values()]
+    assert [buffer.stride() for buffer in again] == [buffer.stride() for buffer in momentum]
+    assert any(not buffer.is_contiguous() for buffer in momentum)
+
+
+def photos(folder):
+    image = pytest.importorskip("PIL.Image")
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 9), ("test", 2)):
+        for name in ["a", "b", "c", "d"]:
+            (folder / part / name).mkdir(parents=True)
+            for n in range(count):
+                pixels = generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)
+                image.fromarray(pixels).save(folder / part / name / f"{n}.png")
+
+
+# Python 3.12 and 3.13 warn of what PyTorch's DataLoader does on Linux.
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize(
+    ("method", "mix"), [("er", "gradmix+"), ("mir", "none"), ("der++", "none")]
+)
+def test_resume_is_exact_with_streamed_images(tmp_path, method, mix):
+    photos(tmp_path / "photos")
+    (tmp_path / "saved").mkdir()
+    benchmark = split_into_tasks(from_folder(tmp_path / "photos", stream=True), 2)
+    check_resume(
+        tmp_path / "saved", lambda: make_training(method, mix, benchmark=benchmark, exemplars=2)
+    )
+    for task in benchmark.tasks:
+        task.train.x.close()
+        task.test.x.close()
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_network_that_draws_from_the_global_generator(tmp_path):
+    """Dropout, in a network of the user's own."""
+
+    def make():
+        torch.manual_seed(5)
+        net = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Dropout(), torch.nn.Linear(16, 6)
+        )
+        return make_training("er", network=lambda _: adapt(net), benchmark=blobs(SIZES), epochs=2)
+
+    whole = make()
+    file = keeper(tmp_path / "f", whole)
+    events = whole.events()
+    for event in events:
+        if isinstance(event, TaskDone):
+            file.save()
+            break
+    rest = list(events)
+    resumed = make()
+    torch.manual_seed(6)
+    assert keeper(tmp_path / "f", resumed).resume()
+    assert_same_events(finish(resumed), rest)
+
+
+def test_the_global_generator_is_left_alone_if_nobody_draws_from_it(tmp_path):
+    run = make_training()
+    file = keeper(tmp_path / "f", run)
+    next(run.events())
+    file.save()
+    assert read_archive(file.path, KIND)["random"] == {}
+    torch.manual_seed(77)
+    before = torch.get_rng_state()
+    assert keeper(file.path, make_training()).resume()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Clock:
+    """Time that passes when told to; a save costs `cost` of it."""
+
+    def __init__(self, monkeypatch, cost):
+        self.now, self.cost, self.saved = 1000.0, cost, []
+        monkeypatch.setattr(checkpoints, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(checkpoints, "write_archive", self.write)
+
+    def write(self, *_):
+        self.saved.append(self.now - 1000)
+        self.now += self.cost
+
+
+def simulate(clock, file, seconds, *, task_every, step=0.5):
+    """A training of this length, one event every half second."""
+    steps = 0
+    while clock.now < 1000 + seconds:
+        clock.now += step
+        steps += 1
+        ends = steps % int(task_every / step) == 0
+        event = TaskDone(0, {}, None, 0, 0) if ends else StepDone(0, 0, 1, 1, None)
+        file.note(event)
+
+
+@pytest.mark.parametrize("cost", [0.01, 0.1, 0.3, 1.0, 20.0])
+def test_saving_takes_a_hundredth_of_the_time_at_most(tmp_path, monkeypatch, cost):
+    clock = Clock(monkeypatch, cost)
+    monkeypatch.setattr(checkpoints, "FIRST_GUESS", (cost, 1e99))
+    simulate(clock, keeper(tmp_path / "f", make_training()), 20_000, task_every=1010)
+    assert len(clock.saved) * cost <= 0.01 * 20_000
+    gaps = np.diff(clock.saved)
+    if cost <= 0.1:
+        assert gaps.max() <= 31
+        assert len(clock.saved) > 660  # every half minute, and at the 19 ends of tasks
+        assert sum(gap < 29 for gap in gaps) == 19
+    else:  # as often as it may
+        assert gaps.max() <= 100 * cost + 31
+        assert len(clock.saved) * cost >= 0.0095 * 20_000 - cost
+
+
+def test_the_first_save_is_made_when_its_size_lets_it_be_cheap(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch, 0.05)
+    run = make_training()
+    monkeypatch.setattr(run, "state_dict", lambda: {"w": [torch.zeros(10**7)]})  # 40 MB: 0.2 s
+    simulate(clock, keeper(tmp_path / "f", run), 100, task_every=1)
+    assert clock.saved[0] in (21.0, 22.0)
+    assert np.diff(clock.saved).min() >= 1
+    assert len(clock.saved) * 0.05 <= 0.01 * 100
+
+
+def test_a_run_of_a_second_is_not_saved(tmp_path):
+    run = make_training("er", benchmark=blobs(SIZES))
+    file = keeper(tmp_path / "f", run)
+    for event in run.events():
+        file.note(event)
+    assert not list(tmp_path.iterdir())
+
+
+def started(tmp_path, **settings):
+    """A run with a file of its first task."""
+    run = make_training("er", **settings)
+    file = keeper(tmp_path / "f", run)
+    for event in run.events():
+        if isinstance(event, TaskDone):
+            file.save()
+            return file
+    raise AssertionError
+
+
+def test_resuming_says_where(tmp_path):
+    said = []
+    started(tmp_path)
+    assert keeper(tmp_path / "f", make_training("er"), say=said.append).resume()
+    assert said == ["resuming at task 2, epoch 1"]
+    run = make_training("er")
+    finish(run)
+    keeper(tmp_path / "f", run).save()
+    assert keeper(tmp_path / "f", make_training("er"), say=said.append).resume()
+    assert said[1:] == ["resuming after the last task"]
+
+
+def test_another_pytorch_is_mentioned(tmp_path, monkeypatch):
+    said = []
+    started(tmp_path)
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    assert keeper(tmp_path / "f", make_training("er"), say=said.append).resume()
+    assert "goes on with 9.9, which may not give the same bits" in said[0]
+
+
+def test_there_is_nothing_to_resume(tmp_path):
+    said = []
+    assert not keeper(tmp_path / "f", make_training("er"), say=said.append).resume()
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("about", "benchmark", "expected"),
+    [
+        ({"config": {"epochs": 2, "seed": 0}}, None, r"epochs was 1 and is 2"),
+        ({"config": {"epochs": 1}}, None, r"seed is not in both"),
+        ({**ABOUT, "protocol": 2}, None, r"protocol is not in both"),
+        (ABOUT, ((13, 12), (9, 9), (8, 9)), r"task_sizes was"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_not_continued(tmp_path, about, benchmark, expected):
+    started(tmp_path)
+    said = []
+    run = make_training("er", benchmark=None if benchmark is None else blobs(benchmark))
+    before = run.state_dict()
+    assert not keeper(tmp_path / "f", run, about=about, say=said.append).resume()
+    assert_same(run.state_dict(), before)
+    (message,) = said
+    assert message.startswith("starting anew: ")
+    assert pytest.importorskip("re").search(expected, message)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda _: b"", lambda _: b"\x80\x04."])
+def test_a_damaged_checkpoint_is_not_continued(tmp_path, damage):
+    file, said = started(tmp_path), []
+    file.path.write_bytes(damage(file.path.read_bytes()))
+    assert not keeper(file.path, make_training("er"), say=said.append).resume()
+    assert said[0].startswith(f"starting anew: {file.path} cannot be used")
+
+
+def test_a_checkpoint_of_another_kind_is_not_continued(tmp_path):
+    said = []
+    write_archive(tmp_path / "f", "classifier", {})
+    assert not keeper(tmp_path / "f", make_training("er"), say=said.append).resume()
+    assert "'classifier', not 'checkpoint'" in said[0]
+
+
+def without(*path):
+    def edit(state):
+        for name in path[:-1]:
+            state = state[name]
+        del state[path[-1]]
+
+    return edit
+
+
+def with_value(value, *path):
+    def edit(state):
+        for name in path[:-1]:
+            state = state[name]
+        state[path[-1]] = value
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        without("training"),
+        without("training", "method", "memory"),
+        without("record"),
+        without("random"),
+        without("training", "streams", "seed"),
+        with_value(1, "training", "streams", "seed"),
+        with_value(3, "training"),
+        with_value(10**15, "training", "method", "structure", "outputs"),
+        with_value(-1, "training", "method", "structure", "seen"),
+        with_value("6", "training", "method", "structure", "seen"),
+        with_value({"task": 9, "in_stage": True}, "training", "position"),
+        with_value(torch.ones(3), "training", "method", "networks", "model", "head.weight"),
+        with_value([], "training", "method", "networks"),
+        with_value({"cpu": torch.ones(3)}, "random"),
+        with_value("x", "seconds"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_an_error(tmp_path, edit):
+    """Well formed, with all checksums right, and said to be of this run."""
+    file = started(tmp_path, head="growing")
+    state = read_archive(file.path, KIND)
+    edit(state)
+    write_archive(file.path, KIND, state)
+    before = torch.get_rng_state()
+    with pytest.raises(FileError, match="does not fit this run"):
+        keeper(file.path, make_training("er", head="growing")).resume()
+    torch.set_rng_state(before)
+
+
+def test_a_full_disk_is_said_once_and_does_not_end_the_training(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    said = []
+    run = make_training("er")
+    file = keeper(tmp_path / "f", run, say=said.append, every_seconds=0, share=1e9)
+    monkeypatch.setattr(os, "fsync", fail)
+    for event in run.events():
+        file.note(event)
+    assert len(said) == 1
+    assert "No space left on device; training goes on" in said[0].replace("[Errno 28] ", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_seconds_add_up(tmp_path):
+    run = make_training("er")
+    file = keeper(tmp_path / "f", run)
+    for event in run.events():
+        if isinstance(event, TaskDone):
+            break
+    run.seconds.train, file.seconds_before = 100.0, 1000.0
+    file.save()
+    resumed = make_training("er")
+    again = keeper(tmp_path / "f", resumed)
+    again.resume()
+    assert resumed.seconds.train == 100.0
+    assert resumed.seconds.evaluate == run.seconds.evaluate > 0
+    assert 1000 < again.seconds_before < 1100
+
+
+def test_removing_leaves_nothing(tmp_path):
+    file = started(tmp_path)
+    (tmp_path / ".f.0123abcd.tmp").write_bytes(b"half")  # of a killed writer
+    (tmp_path / ".g.0123abcd.tmp").write_bytes(b"half")  # of another file's
+    file.remove()
+    assert [path.name for path in tmp_path.iterdir()] == [".g.0123abcd.tmp"]
+    file.remove()
+
+
+def test_a_network_without_the_same_weights_takes_them_from_the_file(tmp_path):
+    def make(seed):
+        def network(outputs):
+            torch.manual_seed(seed)
+            return MLP(64, outputs, (16, 12))
+
+        return make_training("er", network=network)
+
+    run = make(1)
+    events = run.events()
+    next(events)
+    keeper(tmp_path / "f", run).save()
+    other = make(2)
+    assert keeper(tmp_path / "f", other).resume()
+    assert_same_events(finish(other), list(events))
