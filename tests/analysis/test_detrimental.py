@@ -43,28 +43,30 @@ def test_it_is_theorem_1(kind, average, whole_network, lam):
     assert ours == pytest.approx(expected, abs=0.05)  # 1650 draws
 
 
-def test_by_hand():
-    """A model that knows nothing, one remembered sample, and a new one of the same input.
+@pytest.mark.parametrize(("lam", "share"), [(0.25, 0.5), (0.75, 1.0)])
+def test_by_hand(lam, share):
+    """A model that knows nothing, one remembered sample, and a new one of input 0.
 
-    All softmaxes are (½, ½), so ⟨ḡ, g⟩ is ½ for the old sample, −½ for the new and λ − ½ for the
-    old mixed with the new: worse than the old; and ½ − λ for the new mixed with the old: better
-    than the new. In a batch of both either each meets itself or they meet each other.
+    All softmaxes are (½, ½), so ⟨ḡ, g⟩ is ½ for the old sample and 0 for the new. For the old mixed
+    with the new it is λ (2λ − 1) / 2 < ½: detrimental. For the new mixed with the old it is
+    (1 − λ) (1 − 2λ) / 2, which is detrimental, below 0, for λ above ½ only. In a batch of both
+    either each meets itself or they meet each other.
     """
     model = nn.Linear(2, 2, bias=False)
     nn.init.zeros_(model.weight)
-    x = torch.tensor([[1.0, 0.0]])
     rates = [
         detrimental_rate(
             model,
-            (x, torch.tensor([0])),
-            (x, torch.tensor([1])),
+            (torch.tensor([[1.0, 0.0]]), torch.tensor([0])),
+            (torch.zeros(1, 2), torch.tensor([1])),
             whole_network=seed % 2 == 0,
+            lam=lam,
             batches=1,
             generator=seeded(seed),
         )
         for seed in range(20)
     ]
-    assert set(rates) == {0.0, 0.5}
+    assert set(rates) == {0.0, share}
 
 
 @pytest.mark.parametrize("whole_network", [True, False])

@@ -64,19 +64,19 @@ ANALYSES: dict[str, Analysis] = {
     ),
     "approximation-error": Analysis(
         "error of the criterion's scores against λ",
-        "the paper, Sec. 4.2",
+        "the paper, Sec. 5.2",
         measure_approximation_error,
         has_memory,
     ),
     "precision-recall": Analysis(
         "pairs mixed by approximated gradients against true ones",
-        "the paper, Sec. 4.2",
+        "the paper, Sec. 5.2",
         measure_precision_recall,
         has_memory,
     ),
     "class-distance": Analysis(
         "cosine distance of gradients within and between classes",
-        "the paper, Sec. 4.3",
+        "the paper, Sec. 5.3",
         measure_class_distance,
         has_classes,
     ),

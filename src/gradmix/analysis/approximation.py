@@ -105,7 +105,7 @@ def pair_agreement(
 
     counted over all ordered class pairs and all `lambdas` together. The two sets need not be of one
     size, so precision and recall may differ. S* alone always has one pair for each class,
-    so that its precision is its recall: it is `optimal`. Docs/analysis.md has more reasons.
+    so that its precision is its recall: it is `optimal`. See docs/analysis.md for the choice.
 
     Pairs of samples and `rows` are as in `approximation_error`.
     """
