@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from gradmix.archive import locked
 from gradmix.data import Benchmark, load_dataset, split_into_tasks
 from gradmix.data.augment import TRANSFORMS
 from gradmix.data.pool import Normalise
@@ -26,6 +28,7 @@ from gradmix.metrics import all_metrics
 from gradmix.mixer import Mixer
 from gradmix.models import build_model
 from gradmix.randomness import RandomStreams
+from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import EpochDone, Event, TaskDone, Training
 
 
@@ -33,21 +36,37 @@ def run(
     config: RunConfig,
     on_event: Callable[[Training, Event], object] | None = None,
     benchmark: Benchmark | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> RunResult:
     """Train and evaluate; `on_event` sees every event of the loop as it happens.
 
     `benchmark` is what `load_benchmark(config)` gives, for those who have it already.
+
+    `checkpoint` is a file where the run is kept while it lasts. If it is there already, and of
+    this configuration, the run goes on from it to the same result, bit by bit, as if it had never
+    been stopped; `say` is told so in a sentence. Remove it when the result is safe. Two processes
+    at once are refused (FileInUseError).
     """
     started = time.perf_counter()
-    with _threads(config.threads):
+    guard = nullcontext() if checkpoint is None else locked(checkpoint)
+    with guard, _threads(config.threads):
         training = prepare(config, load_benchmark(config) if benchmark is None else benchmark)
-        initial = training.evaluate()
-        record = _Record(training, initial)
+        record = _Record(training)
+        about = {"config": config.to_json()}
+        kept = (
+            None if checkpoint is None else Checkpoint(checkpoint, training, record, about, say=say)
+        )
+        if kept is None or not kept.resume():
+            record.begin(training.evaluate())
         for event in training.events():
             record.note(event)
+            if kept is not None:
+                kept.note(event)
             if on_event is not None:
                 on_event(training, event)
-    return record.result(config, time.perf_counter() - started)
+    before = 0.0 if kept is None else kept.seconds_before
+    return record.result(config, before + time.perf_counter() - started)
 
 
 def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
@@ -129,17 +148,39 @@ def _threads(number: int) -> Iterator[None]:
 class _Record:
     """Collects the events of a run into its result."""
 
-    def __init__(self, training: Training, initial: dict[str, Tensor]) -> None:
+    def __init__(self, training: Training) -> None:
         self.training = training
         benchmark = training.benchmark
         labels = torch.cat([task.test.y for task in benchmark.tasks])
         self.totals = labels.bincount(minlength=len(benchmark.class_names))
-        self.initial = {name: self._by_task(correct) for name, correct in initial.items()}
-        self.accuracy: dict[str, list[list[float]]] = {name: [] for name in initial}
+        self.initial: dict[str, list[float]] = {}
+        self.accuracy: dict[str, list[list[float]]] = {}
         self.class_accuracy: list[list[float]] = []
-        self.pair_counts: list[list[list[int]]] = []
+        self.pair_counts: list[Tensor] = []
         self.epochs: list[dict[str, Any]] = []
         self.tasks: list[dict[str, Any]] = []
+
+    def begin(self, initial: dict[str, Tensor]) -> None:
+        """Note what is right before any training."""
+        self.initial = {name: self._by_task(correct) for name, correct in initial.items()}
+        self.accuracy = {name: [] for name in initial}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was noted so far, for a checkpoint."""
+        return {
+            "initial": self.initial,
+            "accuracy": self.accuracy,
+            "class_accuracy": self.class_accuracy,
+            "pair_counts": list(self.pair_counts),
+            "epochs": self.epochs,
+            "tasks": self.tasks,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what was noted."""
+        self.initial, self.accuracy = state["initial"], state["accuracy"]
+        self.class_accuracy, self.pair_counts = state["class_accuracy"], state["pair_counts"]
+        self.epochs, self.tasks = state["epochs"], state["tasks"]
 
     def _by_task(self, correct: Tensor) -> list[float]:
         groups = [list(task.classes) for task in self.training.benchmark.tasks]
@@ -161,7 +202,7 @@ class _Record:
             for name, correct in event.correct.items():
                 self.accuracy[name].append(self._by_task(correct))
             self.class_accuracy.append((event.correct["main"] / self.totals).tolist())
-            self.pair_counts.append(event.pair_counts.tolist())
+            self.pair_counts.append(event.pair_counts.clone())
             self.tasks.append(
                 {
                     "classes": list(task.classes),
@@ -194,7 +235,7 @@ class _Record:
             metrics=metrics["main"],
             variants=variants,
             epochs=self.epochs,
-            pair_counts=self.pair_counts,
+            pair_counts=[counts.tolist() for counts in self.pair_counts],
             seconds={**vars(self.training.seconds), "total": total_seconds},
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.metadata import version as version_of
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from gradmix.errors import FileError
 from gradmix.training.loop import Event, TaskDone, Training
 
 KIND = "checkpoint"
+CONTENTS = 1  # changes whenever a state of training comes to mean something else
 EVERY_SECONDS = 30.0
 SHARE = 0.01  # of the run's time that saving may take
 FIRST_GUESS = (0.01, 200e6)  # what the first save is taken to cost: seconds, and bytes a second
@@ -58,7 +60,8 @@ class Checkpoint:
         self.path = Path(path)
         self.seconds_before = 0.0  # that the run had taken when it was saved
         self._training, self._record = training, record
-        self._about = {**about, **_data_of(training), "device": training.fabric.device.type}
+        device = training.fabric.device.type
+        self._about = {**about, **_data_of(training), "device": device, "contents": CONTENTS}
         self._say = say if say is not None else lambda _: None
         self._every = EVERY_SECONDS if every_seconds is None else every_seconds
         self._share = SHARE if share is None else share
@@ -66,6 +69,7 @@ class Checkpoint:
         self._spent = 0.0
         self._cost: float | None = None  # of the last save
         self._failed = False
+        self._versions = {"gradmix": version_of("gradmix"), "torch": torch.__version__}
         self._random = _global_random_state(training.fabric.device)
 
     # --- saving -----------------------------------------------------------------------------
@@ -111,7 +115,7 @@ class Checkpoint:
         training = self._training
         return {
             "about": self._about,
-            "torch": torch.__version__,
+            "versions": self._versions,
             "training": training.state_dict(),
             "precision": training.fabric.strategy.precision.state_dict(),
             "random": self._drawn_from(),
@@ -155,7 +159,7 @@ class Checkpoint:
             raise FileError(
                 f"{self.path} does not fit this run ({type(error).__name__}: {error}); remove it"
             ) from error
-        self._say(f"resuming {self._where()}{_version_note(state['torch'])}")
+        self._say(f"resuming {self._where()}{self._version_note(state['versions'])}")
         return True
 
     def _load(self, state: dict[str, Any]) -> None:
@@ -172,6 +176,14 @@ class Checkpoint:
         self.seconds_before = float(state["total_seconds"])
         self._spent = float(state["saving_seconds"])
         _set_global_random_state(state["random"], device)
+
+    def _version_note(self, saved: Mapping[str, str]) -> str:
+        changed = [
+            f"{name} was {saved[name]} and is {here}"
+            for name, here in self._versions.items()
+            if saved[name] != here
+        ]
+        return f"; {', '.join(changed)}: the bits may not be the same" if changed else ""
 
     def _where(self) -> str:
         at = self._training.position
@@ -199,15 +211,6 @@ def _difference(saved: object, here: Mapping[str, Any]) -> str:
         if saved[name] != here[name]:
             return f"{name} was {str(saved[name])[:60]} and is {str(here[name])[:60]}"
     return ""
-
-
-def _version_note(saved: str) -> str:
-    if saved == torch.__version__:
-        return ""
-    return (
-        f"; it was saved with PyTorch {saved} and goes on with {torch.__version__}, "
-        "which may not give the same bits"
-    )
 
 
 def _check_structure(structure: Mapping[str, Any], most: int) -> None:
