@@ -46,3 +46,7 @@ class FileError(GradMixError, OSError):
 
 class FileInUseError(FileError):
     """A file that another process is writing."""
+
+
+class WorkerError(GradMixError, RuntimeError):
+    """A process that computes runs for another one and died."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
 from gradmix.criterion import PAIRINGS
 from gradmix.data import check_dataset_name
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.experiments.forms import in_one_form
 from gradmix.methods import METHODS, Settings, find_method
 from gradmix.methods.base import read_options
 from gradmix.mixing import Recipe, parse_recipe
@@ -62,8 +63,12 @@ class RunConfig:
     threads: int = 1  # of PyTorch on the CPU; results depend on it in the last bits
     device: str = "auto"  # auto, cpu, cuda, mps, cuda:1 …
     precision: str = "32-true"  # or bf16-mixed, 16-mixed
+    analyses: tuple[str, ...] = ()  # names of measurements to take along
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            value = in_one_form(f.name, str(f.type), getattr(self, f.name))
+            object.__setattr__(self, f.name, value)
         for kind, name, known in (
             ("method", self.method, METHODS),
             ("model", self.model, MODELS),
@@ -107,11 +112,29 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         """As result files have it."""
-        plain = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
-        return {**plain, "options": dict(self.options)}
+        return {f.name: _plain(f.name, getattr(self, f.name)) for f in fields(self)}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A setting in the types of JSON."""
+    if name == "options":
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+DEFAULTS: dict[str, Any] = {
+    f.name: _plain(f.name, f.default) for f in fields(RunConfig) if f.default is not MISSING
+}
+"""What a setting is, in the types of JSON, where nothing else is said."""
+
+
+def changed_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Those settings of a configuration in JSON form that are not `RunConfig`'s defaults."""
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in DEFAULTS or value != DEFAULTS[name]
+    }
 
 
 _PHOTOS: dict[str, Any] = {"model": "resnet18", "lr": 0.1, "transforms": ("crop", "flip")}
@@ -169,7 +192,7 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
     `data` is a name of `gradmix list`, or `folder:PATH` or `folder:PATH@SIZE` for images in
     folders by class.
     """
-    check_dataset_name(data)
+    check_dataset_name(in_one_form("data", "str", data))
     known = {f.name for f in fields(RunConfig)}
     for name in overrides:
         if name not in known:

@@ -1,0 +1,53 @@
+"""Work in other processes; what these do must be importable there."""
+
+import math
+import os
+import signal
+import time
+
+import pytest
+
+from gradmix.errors import WorkerError
+from gradmix.experiments.workers import in_processes
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_answer_once(jobs):
+    assert sorted(in_processes(math.sqrt, [9.0, 1.0, 4.0], jobs)) == [1.0, 2.0, 3.0]
+
+
+def test_answers_come_when_they_are_there():
+    assert list(in_processes(_slept, [1.0, 0.0, 0.0], 2))[-1] == 1.0
+
+
+def _slept(seconds):
+    time.sleep(seconds)
+    return seconds
+
+
+def test_an_error_is_raised_here():
+    with pytest.raises(ValueError, match=r"math domain|nonnegative"):
+        list(in_processes(math.sqrt, [1.0, -1.0], 2))
+
+
+def test_a_worker_that_dies_is_said_to_and_the_next_work_goes_well():
+    with pytest.raises(WorkerError, match=r"a worker process died \(SIGKILL\(-9\)\)"):
+        list(in_processes(_die, [None], 2))
+    assert list(in_processes(math.sqrt, [4.0], 2)) == [2.0]
+
+
+def _die(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_leaving_early_ends_the_workers():
+    answers = in_processes(_pid_after, [0.0, 3600.0, 3600.0], 2)
+    first = next(answers)
+    answers.close()  # or it would take an hour
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def _pid_after(seconds):
+    time.sleep(seconds)
+    return os.getpid()
