@@ -2,19 +2,8 @@
 
 import pytest
 
-from gradmix.arguments import parse_class_order, parse_options, parse_seeds, parse_transforms
+from gradmix.arguments import parse_class_order, parse_options, parse_transforms
 from gradmix.errors import InputError
-
-
-@pytest.mark.parametrize("text", ["a", "1-", "-1", "1-b", "2.5"])
-def test_seeds_that_are_none(text):
-    with pytest.raises(InputError, match="seeds has"):
-        parse_seeds([text])
-
-
-def test_an_empty_range_of_seeds():
-    with pytest.raises(InputError, match="seeds has '4-2'"):
-        parse_seeds(["4-2"])
 
 
 def test_class_orders():

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gradmix.experiments.config import RunConfig, config_for
     from gradmix.experiments.results import RunResult, load_result
     from gradmix.experiments.run import run
+    from gradmix.experiments.store import ResultStore
+    from gradmix.experiments.sweep import run_sweep
     from gradmix.memory import ReplayMemory
     from gradmix.mixing import Recipe, parse_recipe
     from gradmix.types import PairTable
@@ -28,12 +30,14 @@ _HOME = {
     "PairTable": "gradmix.types",
     "Recipe": "gradmix.mixing",
     "ReplayMemory": "gradmix.memory",
+    "ResultStore": "gradmix.experiments.store",
     "RunConfig": "gradmix.experiments.config",
     "RunResult": "gradmix.experiments.results",
     "config_for": "gradmix.experiments.config",
     "load_result": "gradmix.experiments.results",
     "parse_recipe": "gradmix.mixing",
     "run": "gradmix.experiments.run",
+    "run_sweep": "gradmix.experiments.sweep",
 }
 
 __all__ = [
@@ -43,6 +47,7 @@ __all__ = [
     "PairTable",
     "Recipe",
     "ReplayMemory",
+    "ResultStore",
     "RunConfig",
     "RunResult",
     "__version__",
@@ -50,6 +55,7 @@ __all__ = [
     "load_result",
     "parse_recipe",
     "run",
+    "run_sweep",
 ]
 
 

@@ -29,22 +29,6 @@ class ManyValues(TyperCommand):
         return super().parse_args(ctx, spelled)
 
 
-def parse_seeds(texts: list[str]) -> list[int]:
-    """Numbers and ranges: 0 1 2 and 0-4.
-
-    >>> parse_seeds(["0-2", "7"])
-    [0, 1, 2, 7]
-    """
-    seeds: list[int] = []
-    for text in texts:
-        first, dash, last = text.partition("-")
-        last = last if dash else first
-        if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
-            raise InputError(f"seeds has {text!r}; give numbers or ranges, like 0 1 2 or 0-4")
-        seeds += range(int(first), int(last) + 1)
-    return seeds
-
-
 def parse_class_order(text: str | None) -> str | tuple[int, ...] | None:
     """natural, seed:N, or the classes in order, separated by commas."""
     if text is None or not text[:1].isdigit():

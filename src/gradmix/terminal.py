@@ -1,4 +1,4 @@
-"""What the command line shows: progress of a run, tables of results, a chart of forgetting."""
+"""What the command line shows: progress of runs, tables of results, a chart of forgetting."""
 
 from __future__ import annotations
 
@@ -6,20 +6,33 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
+from rich.text import Text
+
+from gradmix.experiments.claims import RunProgress
+from gradmix.experiments.formats import Table as Layout
+from gradmix.experiments.formats import spread
+from gradmix.experiments.seeds import seed_range
+from gradmix.experiments.tables import mean_std
 
 if TYPE_CHECKING:
     from gradmix.experiments.config import RunConfig
     from gradmix.experiments.results import RunResult
+    from gradmix.experiments.sweep import Outcome, Sweep
     from gradmix.training.loop import Event, TaskDone, Training
 
 REFRESH_SECONDS = 0.1
+SHOWN_RUNNING = 8
 BARS = "▁▂▃▄▅▆▇█"
 
+output = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
 """Progress and remarks; results go to standard output, so that they can be piped."""
 
@@ -45,7 +58,7 @@ def follow(
     """An observer of one run that moves its bar and, if asked, prints a line for every task."""
     from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
-    name = f"{config.data} {config.method} {config.mix} seed {config.seed}"
+    name = run_label(config)
     bar = progress.add_task(name, total=None, status="")
     shown = 0.0
     last_loss = ""
@@ -57,12 +70,9 @@ def follow(
             if time.monotonic() - shown < REFRESH_SECONDS:
                 return
             shown = time.monotonic()
-            epoch = event.epoch + event.step / event.steps
-            where = f"task {event.task + 1}/{len(tasks)} epoch {event.epoch + 1}/{config.epochs}"
-            weights = [len(task.train.y) for task in tasks]
-            done = sum(weights[: event.task]) + weights[event.task] * epoch / config.epochs
-            status = f"{where} {last_loss}"
-            progress.update(bar, total=sum(weights), completed=done, status=status)
+            at = RunProgress.at(training, event)
+            status = f"{_where(at)} {last_loss}"
+            progress.update(bar, total=1.0, completed=at.share, status=status)
         elif isinstance(event, EpochDone):
             last_loss = f"loss {event.loss:.3f}"
         elif isinstance(event, TaskDone):
@@ -90,21 +100,108 @@ def _short_replay(event: TaskDone, config: RunConfig) -> str:
     return f" · replayed all {event.replay_batch} per step, fewer than {config.replay_batch_size}"
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation (of a sample; none for one value)."""
-    mean = statistics.fmean(values)
-    return f"{mean:.3f} ± {statistics.stdev(values):.3f}" if len(values) > 1 else f"{mean:.3f}"
+def run_label(config: RunConfig) -> str:
+    """A run in one line."""
+    return f"{config.data} {config.method} {config.mix} seed {config.seed}"
 
 
-def seed_range(seeds: Sequence[int]) -> str:
-    """Seeds in few letters.
+def _where(at: RunProgress) -> str:
+    return f"task {at.task}/{at.tasks} epoch {at.epoch}/{at.epochs}"
 
-    >>> seed_range([5, 6, 7]), seed_range([0, 2])
-    ('5-7', '0 2')
+
+class SweepDisplay:
+    """Where a sweep stands, kept up to date on standard error, and a line for every run."""
+
+    def __init__(self) -> None:
+        self.sweep: Sweep | None = None
+        self._live = Live(
+            get_renderable=self._picture, console=messages, transient=True, refresh_per_second=2
+        )
+
+    def __enter__(self) -> SweepDisplay:
+        if messages.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, sweep: Sweep, outcome: Outcome | None) -> None:
+        """What became of a run, or with none, that the sweep begins."""
+        self.sweep = sweep
+        if outcome is None:
+            kept = sweep.count("kept")
+            remark = f", {kept} of them kept from before" if kept else ""
+            messages.print(f"{len(sweep.configs)} runs{remark}; {sweep.todo} to do")
+        elif outcome.status != "kept":
+            text = f"{run_label(outcome.config)} · {_became(outcome)} · {_standing(sweep)}"
+            messages.print(text, soft_wrap=True, markup=False)
+
+    def _picture(self) -> Group:
+        """The bar, and the runs that are at work."""
+        sweep = self.sweep
+        if sweep is None:
+            return Group(Text("checking all runs …"))
+        running = sweep.running()
+        line = Table.grid(padding=(0, 1))
+        over = len(sweep.outcomes)
+        bar = ProgressBar(total=max(len(sweep.configs), 1), completed=over, width=24)
+        line.add_row(bar, _standing(sweep))
+        lines = [
+            Text(f"  {run_label(config)} · {'starting' if at is None else _where(at)}")
+            for config, at in list(running.items())[:SHOWN_RUNNING]
+        ]
+        return Group(line, *lines)
+
+
+def _became(outcome: Outcome) -> str:
+    if outcome.result is not None:
+        accuracy = outcome.result.metrics["average_accuracy"]
+        return f"average accuracy {accuracy:.3f} · {outcome.result.seconds['total']:.1f} s"
+    if outcome.failure is not None:
+        return f"failed: {outcome.failure.error}: {outcome.failure.message}"
+    return f"left out: {outcome.reason}"
+
+
+def _standing(sweep: Sweep) -> str:
+    """Runs done, running and failed, and the time left."""
+    parts = [f"{sweep.count('done', 'kept')} of {len(sweep.configs)} done"]
+    running, failed, left = len(sweep.running()), sweep.count("failed"), sweep.seconds_left()
+    if running:
+        parts.append(f"{running} running")
+    if failed:
+        parts.append(f"{failed} failed")
+    if left is not None and len(sweep.outcomes) < len(sweep.configs):
+        parts.append(f"{duration(left)} left")
+    return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration(59.6), duration(7325)
+    ('1:00', '2:02:05')
     """
-    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]}-{seeds[-1]}"
-    return " ".join(str(seed) for seed in seeds)
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def rich_table(layout: Layout) -> Table:
+    """A table of results for the terminal."""
+    titles = layout.titles
+    if len(layout.columns) > 1 and any(layout.groups):
+        titles = [f"{group}\n{column}" for group in layout.groups for column in layout.columns]
+    table = Table(*(Column(title, no_wrap=True) for title in (*layout.heads, *titles)))
+    for labels, cells in layout.rows:
+        texts = [Text(cell.text, style="bold" if cell.bold else "") for cell in cells]
+        table.add_row(*labels, *texts)
+    return table
 
 
 def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
@@ -115,7 +212,7 @@ def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     )
     for label, results in rows.items():
         metric = {
-            key: spread([result.metrics[key] for result in results])
+            key: spread(*mean_std([result.metrics[key] for result in results]))
             for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
         }
         seeds = seed_range([result.config["seed"] for result in results])

@@ -1,50 +1,15 @@
-"""Result files: whole or not there, of this version, one for every configuration."""
+"""Result files: of this version, one for every configuration and protocol."""
 
 import json
-import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
+from result_cases import example
 
 from gradmix.errors import ResultError
-from gradmix.experiments.config import config_for
-from gradmix.experiments.results import (
-    MARKER,
-    SCHEMA_VERSION,
-    ResultFolder,
-    RunResult,
-    load_result,
-    result_name,
-    write_atomically,
-)
-
-
-def example(**config):
-    return RunResult(
-        config=config_for("digits", **config).to_json(),
-        versions={"gradmix": "0"},
-        class_names=["a", "b"],
-        class_order=[1, 0],
-        tasks=[],
-        accuracy=[[1.0]],
-        initial_accuracy=[0.5],
-        class_accuracy=[[1.0, 0.5]],
-        metrics={"average_accuracy": 1.0},
-        variants={},
-        epochs=[{"task": 0, "negative_rate": None}],
-        pair_counts=[[[1, 2], [3, 4]]],
-        seconds={"total": 1.0},
-    )
-
-
-def test_what_is_saved_is_loaded(tmp_path):
-    folder = ResultFolder(tmp_path / "new" / "runs")
-    result = example(seed=3)
-    path = folder.save(result)
-    assert load_result(path) == result
-    assert folder.find(result.config) == result
-    assert folder.find(example(seed=4).config) is None
-    assert sorted(p.name for p in folder.path.iterdir()) == sorted([path.name, MARKER])
+from gradmix.experiments.config import RunConfig, config_for
+from gradmix.experiments.results import PROTOCOL_VERSION, load_result, result_name
+from gradmix.experiments.store import ResultStore
 
 
 def test_every_configuration_has_a_name_of_its_own():
@@ -58,39 +23,40 @@ def test_every_configuration_has_a_name_of_its_own():
     assert free.isascii()
 
 
-def test_a_folder_of_another_version_is_refused_and_left_alone(tmp_path):
-    marker = tmp_path / MARKER
-    marker.write_text(json.dumps({"format": "gradmix-result", "schema_version": 99}))
-    with pytest.raises(ResultError, match=f"version 99 .* version {SCHEMA_VERSION}"):
-        ResultFolder(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == [MARKER]
+def test_names_do_not_outgrow_the_file_system():
+    one, two = (
+        result_name(config_for(f"folder:{'x' * 300}", seed=seed).to_json()) for seed in (0, 1)
+    )
+    assert len(one) < 200
+    assert one != two
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": "other"}'])
-def test_a_folder_with_a_strange_marker_is_refused(tmp_path, text):
-    (tmp_path / MARKER).write_text(text)
-    with pytest.raises(ResultError):
-        ResultFolder(tmp_path)
+def test_a_setting_added_later_leaves_the_names_of_older_results():
+    config = config_for("digits", seed=3).to_json()
+    younger = {name: value for name, value in config.items() if name != "analyses"}
+    assert result_name(config) == result_name(younger)
+    assert result_name({**config, "analyses": ["some"]}) != result_name(config)
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path):
-    blocking = tmp_path / "file"
-    blocking.write_text("")
-    with pytest.raises(ResultError, match=r"out is .*file.*cannot be kept"):
-        ResultFolder(blocking)
-    with pytest.raises(ResultError, match="cannot be kept"):
-        ResultFolder(blocking / "below")
+def test_the_name_is_of_what_differs_from_the_defaults_and_the_protocol():
+    # sha256 of {"config": {"data": "mnist"}, "protocol_version": 1}
+    assert (
+        result_name(RunConfig("mnist").to_json(), 1) == "mnist-er-gradmix+-seed0-b25288102bb0.json"
+    )
+    assert result_name(RunConfig("mnist").to_json(), 2) != result_name(
+        RunConfig("mnist").to_json(), 1
+    )
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_refused(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(ResultError, match="cannot be kept"):
-        ResultFolder(tmp_path)
+def test_equal_settings_in_other_words_have_one_name():
+    one = config_for("digits", lr=1, increments=[5, 5], options={})
+    two = config_for("digits", lr=1.0, increments=(5, 5))
+    assert one == two
+    assert result_name(one.to_json()) == result_name(two.to_json())
 
 
 def test_damaged_files_are_refused(tmp_path):
-    path = ResultFolder(tmp_path).save(example())
+    path = ResultStore(tmp_path).create().save(example())
     whole = path.read_text()
     content = json.loads(whole)
     for text, message in [
@@ -106,28 +72,8 @@ def test_damaged_files_are_refused(tmp_path):
         load_result(tmp_path / "absent.json")
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(path, "old")
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_values_that_json_lacks_are_not_written(tmp_path):
-    folder = ResultFolder(tmp_path)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        folder.save(replace(example(), accuracy=[[float("nan")]]))
-    assert [p.name for p in tmp_path.iterdir()] == [MARKER]
-
-
 def test_the_file_has_the_documented_fields(tmp_path):
-    content = json.loads(ResultFolder(tmp_path).save(example()).read_text())
+    content = json.loads(ResultStore(tmp_path).create().save(example()).read_text())
     assert content == asdict(example())
-    assert content["schema_version"] == 1
+    assert (content["schema_version"], content["protocol_version"]) == (2, PROTOCOL_VERSION)
+    assert content["analysis"] == {}

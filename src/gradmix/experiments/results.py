@@ -1,7 +1,6 @@
-"""One JSON file per run, in a folder that says which version of the format it holds.
+"""What a run gave, and its file.
 
-The format is described in docs/results.md. Files are written to a temporary name, flushed and
-renamed: a reader sees a whole file or none.
+The format is described in docs/results.md.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,15 @@ from typing import Any
 from gradmix.errors import ResultError
 
 FORMAT = "gradmix-result"
-SCHEMA_VERSION = 1
-MARKER = "gradmix.json"
+
+SCHEMA_VERSION = 2
+"""Of the files: which fields they have."""
+
+PROTOCOL_VERSION = 1
+"""Of what is computed: raised by hand when a configuration comes to give other results."""
+
+LONGEST_NAME = 160
+"""Of the readable part of a file name; systems allow 255 letters in all."""
 
 
 @dataclass(frozen=True)
@@ -39,60 +44,32 @@ class RunResult:
     epochs: list[dict[str, Any]]  # task, stage, epoch, loss, negative-pair rate
     pair_counts: list[list[list[int]]]  # [l][a][b]: how often a was mixed with b in task l
     seconds: dict[str, float]  # train, criterion, evaluate, total
+    analysis: dict[str, Any] = field(default_factory=dict)  # what else was measured, by name
+    protocol_version: int = PROTOCOL_VERSION
     format: str = FORMAT
     schema_version: int = SCHEMA_VERSION
 
 
-def result_name(config: dict[str, Any]) -> str:
-    """The file name of a run: readable, and its own for every configuration."""
-    digest = sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
+def result_name(config: dict[str, Any], protocol_version: int = PROTOCOL_VERSION) -> str:
+    """The file name of a run: readable, and its own for every configuration and protocol.
+
+    Only settings that differ from their defaults count, so that one that is added later leaves
+    the names of older results as they are.
+    """
+    from gradmix.experiments.config import changed_settings
+
+    identity = {"protocol_version": protocol_version, "config": changed_settings(config)}
+    digest = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     parts = [str(config[key]) for key in ("data", "method", "mix")]
     readable = re.sub(r"[^A-Za-z0-9+.-]", "_", "-".join([*parts, f"seed{config['seed']}"]))
-    return f"{readable}-{digest}.json"
-
-
-class ResultFolder:
-    """A folder of results, checked before any work: writable, and of this version."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        marker = self.path / MARKER
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if marker.exists():
-                _check_version(marker, json.loads(marker.read_text(encoding="utf-8")))
-            else:
-                text = json.dumps({"format": FORMAT, "schema_version": SCHEMA_VERSION})
-                write_atomically(marker, text + "\n")
-            tempfile.TemporaryFile(dir=self.path).close()
-        except (OSError, ValueError) as error:
-            if isinstance(error, ResultError):
-                raise
-            raise ResultError(
-                f"out is {os.fspath(path)!r}, where results cannot be kept ({error}); "
-                "give a folder that can be written to"
-            ) from error
-
-    def save(self, result: RunResult) -> Path:
-        """Write one result; one of the same configuration is replaced."""
-        path = self.path / result_name(result.config)
-        write_atomically(path, json.dumps(asdict(result), allow_nan=False) + "\n")
-        return path
-
-    def find(self, config: dict[str, Any]) -> RunResult | None:
-        """The result of this configuration, if the folder has it."""
-        path = self.path / result_name(config)
-        return load_result(path) if path.exists() else None
+    return f"{readable[:LONGEST_NAME]}-{digest}.json"
 
 
 def load_result(path: str | os.PathLike[str]) -> RunResult:
     """Read one result file; another format, version or a damaged file is refused."""
     path = Path(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path} is no result file: {error}") from error
-    _check_version(path, content)
+    content = read_json(path)
+    check_version(path, content)
     known = {f.name for f in fields(RunResult)}
     if content.keys() != known:
         odd = sorted(content.keys() ^ known)
@@ -100,7 +77,16 @@ def load_result(path: str | os.PathLike[str]) -> RunResult:
     return RunResult(**content)
 
 
-def _check_version(path: Path, content: object) -> None:
+def read_json(path: Path) -> Any:
+    """The content of a file; ResultError if it is none or no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path} is no result file: {error}") from error
+
+
+def check_version(path: Path, content: object) -> None:
+    """Refuse what is not of this format and version."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ResultError(f"{path} is not of the format {FORMAT!r}")
     if content.get("schema_version") != SCHEMA_VERSION:
@@ -108,17 +94,3 @@ def _check_version(path: Path, content: object) -> None:
             f"{path} is of version {content.get('schema_version')!r} of the result format; this "
             f"gradmix reads and writes version {SCHEMA_VERSION}: give another folder"
         )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, even after a crash."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

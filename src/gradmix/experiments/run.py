@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from gradmix.archive import locked
-from gradmix.data import Benchmark, load_dataset, split_into_tasks
+from gradmix.data import Benchmark, DataSet, load_dataset, split_into_tasks
 from gradmix.data.augment import TRANSFORMS
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
@@ -78,9 +78,9 @@ def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
     return Training(benchmark, method, fabric, transforms)
 
 
-def load_benchmark(config: RunConfig) -> Benchmark:
-    """The data set of a configuration, cut into tasks."""
-    data = load_dataset(config.data).hold_out(config.validation)
+def load_benchmark(config: RunConfig, data: DataSet | None = None) -> Benchmark:
+    """The data set of a configuration, cut into tasks; `data` is for those who have it already."""
+    data = (load_dataset(config.data) if data is None else data).hold_out(config.validation)
     if config.memory_total is not None and config.memory_total < len(data.class_names):
         raise InputError(
             f"memory_total is {config.memory_total}; {config.data} has "

@@ -1,35 +1,23 @@
-"""The command line as a user meets it."""
+"""gradmix run as a user meets it."""
 
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
+from dataclasses import replace
 
 import pytest
+from cli_cases import PROGRAM, gradmix, shell
 from typer.testing import CliRunner
 
-from gradmix import __version__
 from gradmix.cli import app
-from gradmix.errors import GradMixError
+from gradmix.errors import DivergedError, GradMixError
+from gradmix.experiments.config import config_for
 from gradmix.experiments.results import load_result
+from gradmix.experiments.store import ResultStore
 
 QUICK = ["run", "--data", "digits", "--epochs", "1"]
-
-
-def gradmix(*args, expect=0):
-    outcome = CliRunner().invoke(app, list(args))
-    if expect == 0 and outcome.exception:
-        raise outcome.exception
-    assert outcome.exit_code == expect
-    return outcome.stdout
-
-
-def shell(*args, **kwargs):
-    """The real program, in a process of its own."""
-    command = [sys.executable, "-c", "from gradmix.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
 
 
 def test_run_writes_a_result_for_every_seed_and_prints_a_table(tmp_path):
@@ -131,7 +119,7 @@ def test_a_missing_data_set_says_where_it_looked_and_what_would_bring_it(tmp_pat
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path):
     args = ["--data", "digits", "--epochs", "3", "--seeds", "0-40", "--out", str(tmp_path)]
-    command = [sys.executable, "-c", "from gradmix.cli import main; main()", "run", *args]
+    command = [*PROGRAM, "run", *args]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
     while len(list(tmp_path.glob("digits-*.json"))) < 2 and time.monotonic() < until:
@@ -146,25 +134,34 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
     assert "Traceback" not in stderr
     assert "average accuracy" in stdout
     assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob("running/*"))
 
 
-def test_list_names_everything():
-    text = gradmix("list")
-    for name in ("digits", "fashion-mnist", "er", "balanced-mixup", "gradmix+", "mlp"):
-        assert name in text
+def test_a_failure_is_shown_recorded_and_forgotten_when_the_run_succeeds(tmp_path, monkeypatch):
+    bad = [*QUICK, "--lr", "1e30", "--out", str(tmp_path)]
+    with pytest.raises(DivergedError):
+        gradmix(*bad)
+    store, config = ResultStore(tmp_path), config_for("digits", epochs=1, lr=1e30)
+    assert store.find_failure(config).error == "DivergedError"
+    good = gradmix_run_of(gradmix(*QUICK, "--json", "--out", str(tmp_path / "other")))
+    monkeypatch.setattr("gradmix.experiments.sweep.run", lambda c, *_: good(c))
+    gradmix(*bad)
+    assert store.find_failure(config) is None
+    assert store.find(config) is not None
 
 
-def test_version():
-    assert gradmix("--version").strip() == f"gradmix {__version__}"
+def gradmix_run_of(text):
+    """A run that gives the printed result, whatever the configuration."""
+    (summary,) = json.loads(text)
+    result = load_result(summary["file"])
+    return lambda config: replace(result, config=config.to_json())
 
 
-def test_help_needs_no_torch():
-    code = "import sys; from gradmix.cli import app; app(['run', '--help'], standalone_mode=False)"
-    check = "; assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules), sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code + check], check=True, capture_output=True)
-
-
-def test_importing_gradmix_is_lazy():
-    code = "import sys, gradmix; assert 'torch' not in sys.modules; gradmix.GradMix; "
-    check = "assert 'lightning_fabric' not in sys.modules and 'sklearn' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code + check], check=True)
+def test_a_run_that_another_process_is_at_is_waited_for(tmp_path, monkeypatch):
+    store, config = ResultStore(tmp_path).create(), config_for("digits", epochs=1)
+    claim = store.claim(config)
+    monkeypatch.setattr("time.sleep", lambda _: claim.release() if claim.path.exists() else None)
+    outcome = CliRunner().invoke(app, [*QUICK, "--out", str(tmp_path)])
+    assert outcome.exit_code == 0
+    assert "waiting for another process" in outcome.stderr
+    assert store.find(config) is not None

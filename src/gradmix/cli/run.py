@@ -1,0 +1,105 @@
+"""gradmix run: one configuration, for every seed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gradmix.cli.settings import chosen, with_settings
+from gradmix.terminal import follow, messages, output, results_table, showing_progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from gradmix.experiments.config import RunConfig
+    from gradmix.experiments.results import RunResult
+    from gradmix.experiments.store import ResultStore
+
+
+@with_settings(lists=False)
+def run(
+    data: Annotated[str, typer.Option(help="Data set: see `gradmix list`.")],
+    seeds: Annotated[
+        list[str] | None, typer.Option(help="Like 0 1 2 or 0-4; 0 by default.")
+    ] = None,
+    out: Annotated[str, typer.Option(help="Folder for the result files.")] = "runs",
+    again: Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
+    **settings: Any,
+) -> None:
+    """Learn a data set class by class, once for every seed, and write a result file for each.
+
+    Defaults are the paper's protocol for the data set. Finished runs are kept: what OUT
+    already has is not repeated, and Ctrl-C loses only the run it interrupts.
+    """
+    from gradmix.experiments.config import configs_for_seeds
+    from gradmix.experiments.seeds import parse_seeds
+    from gradmix.experiments.store import ResultStore
+    from gradmix.experiments.sweep import find_impossible
+
+    configs = configs_for_seeds(data, parse_seeds(seeds or ["0"]), **chosen(settings))
+    for error in find_impossible(configs).values():
+        raise error
+    store = ResultStore(out).create()
+    results, finished = run_all(configs, store, again=again)
+    if as_json:
+        print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
+    elif results:
+        label = f"{data} {configs[0].method} {configs[0].mix}"
+        output.print(results_table({label: results}))
+        output.print(f"results in {store.path}", soft_wrap=True)
+    if not finished:
+        raise typer.Exit(130)
+
+
+def run_all(
+    configs: Sequence[RunConfig], store: ResultStore | None, *, again: bool = False
+) -> tuple[list[RunResult], bool]:
+    """Run what the store lacks; results so far, and whether all of them."""
+    results: list[RunResult] = []
+    try:
+        with showing_progress() as progress:
+            for config in configs:
+                known = None if store is None or again else store.find(config)
+                if known is not None:
+                    messages.print(f"seed {config.seed}: kept from before (--again repeats it)")
+                results.append(known or _run_one(config, store, progress, again))
+    except KeyboardInterrupt:
+        messages.print(f"stopped: {len(results)} of {len(configs)} runs are finished and kept")
+        return results, False
+    return results, True
+
+
+def _run_one(
+    config: RunConfig, store: ResultStore | None, progress: Progress, again: bool
+) -> RunResult:
+    from gradmix.experiments.run import load_benchmark
+    from gradmix.experiments.run import run as compute
+    from gradmix.experiments.sweep import WAIT_SECONDS, complete, dataset
+
+    observe = follow(progress, config, every_task=store is not None)
+    if store is None:
+        return compute(config, observe, load_benchmark(config, dataset(config.data)))
+    outcome = complete(config, store, again, observe, raising=True)
+    if outcome.status == "busy":
+        messages.print(f"seed {config.seed}: waiting for another process that is at it")
+    while outcome.status == "busy":
+        time.sleep(WAIT_SECONDS)
+        outcome = complete(config, store, again=False, on_event=observe, raising=True)
+    assert outcome.result is not None  # neither busy nor failed
+    return outcome.result
+
+
+def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:
+    from gradmix.experiments.results import result_name
+
+    return {
+        "file": str(store.path / result_name(result.config)),
+        "config": result.config,
+        "metrics": result.metrics,
+        "seconds": result.seconds,
+    }

@@ -1,0 +1,143 @@
+"""gradmix sweep: a grid of runs, in several processes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gradmix.cli.settings import chosen_lists, with_settings
+from gradmix.errors import InputError
+from gradmix.terminal import SweepDisplay, messages, output, rich_table
+
+if TYPE_CHECKING:
+    from gradmix.experiments.config import RunConfig
+    from gradmix.experiments.sweep import Outcome, Sweep
+
+
+@with_settings(lists=True)
+def sweep(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="CONFIG.toml", help="Grids; options replace its settings."),
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Data sets: see `gradmix list`.")] = None,
+    seeds: Annotated[
+        list[str] | None, typer.Option(help="Like 0 1 2 or 0-4; 0 by default.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time, each in a process.")] = 1,
+    out: Annotated[str, typer.Option(help="Folder for the result files.")] = "runs",
+    again: Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")] = False,
+    retry_failed: Annotated[bool, typer.Option(help="Repeat runs that failed.")] = False,
+    skip_impossible: Annotated[
+        bool, typer.Option(help="Leave out combinations without meaning.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each run as a line of JSON.")
+    ] = False,
+    **settings: Any,
+) -> None:
+    """Run every combination of the values given, and write a result file for each.
+
+    Finished runs are kept: a sweep that was stopped, in whatever way, goes on where it was.
+    Several sweeps may share OUT.
+    """
+    from gradmix.experiments.store import ResultStore
+    from gradmix.experiments.sweep import run_sweep
+
+    configs = _configs(file, data, seeds, settings, skip_impossible)
+    display = SweepDisplay()
+
+    def show(state: Sweep, outcome: Outcome | None) -> None:
+        display.show(state, outcome)
+        if as_json and outcome is not None:
+            print(json.dumps(_line(state, outcome)), flush=True)  # noqa: T201
+
+    stopped = False
+    try:
+        with display:
+            run_sweep(
+                configs,
+                ResultStore(out),
+                jobs=jobs,
+                again=again,
+                retry_failed=retry_failed,
+                skip_impossible=skip_impossible,
+                on_progress=show,
+            )
+    except KeyboardInterrupt:
+        stopped = True
+    if display.sweep is not None:
+        _conclude(display.sweep, stopped, as_json)
+    if stopped:
+        raise typer.Exit(130)
+    if display.sweep is not None and display.sweep.failures:
+        raise typer.Exit(1)
+
+
+def _configs(
+    file: str | None,
+    data: list[str] | None,
+    seeds: list[str] | None,
+    settings: dict[str, Any],
+    skip_impossible: bool,
+) -> list[RunConfig]:
+    from gradmix.experiments.grid import expand, read_grids
+    from gradmix.experiments.seeds import parse_seeds
+
+    axes = chosen_lists(settings)
+    axes |= {"data": list(data)} if data else {}
+    axes |= {"seed": parse_seeds(seeds)} if seeds else {}
+    if file is None and not data:
+        raise InputError("there is nothing to run; give --data or a file like CONFIG.toml")
+    grids = [axes] if file is None else read_grids(file, **axes)
+    configs, skipped = expand(grids, skip_impossible)
+    for name, reason in skipped.items():
+        messages.print(f"left out: {name}: {reason}", soft_wrap=True, markup=False)
+    return configs
+
+
+def _line(state: Sweep, outcome: Outcome) -> dict[str, Any]:
+    """What machines are told about a run, and where the sweep stands after it."""
+    result, failure = outcome.result, outcome.failure
+    line: dict[str, Any] = {"status": outcome.status, "config": outcome.config.to_json()}
+    if result is not None:
+        line |= {"file": str(state.store.path_of(outcome.config))}
+        line |= {"metrics": result.metrics, "seconds": result.seconds}
+    if failure is not None:
+        line |= {"error": failure.error, "message": failure.message}
+    if outcome.reason:
+        line |= {"reason": outcome.reason}
+    return {**line, "progress": _standing(state)}
+
+
+def _standing(state: Sweep) -> dict[str, Any]:
+    return {
+        "total": len(state.configs),
+        "done": state.count("done", "kept"),
+        "failed": state.count("failed"),
+        "running": len(state.running()),
+        "seconds_left": state.seconds_left(),
+    }
+
+
+def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
+    """Means over the seeds, and what is missing and why."""
+    from gradmix.experiments.formats import layout
+    from gradmix.experiments.tables import group_results
+
+    if state.results and not as_json:
+        table = layout(group_results(state.results))
+        output.print(rich_table(table))
+        output.print(table.caption, soft_wrap=True)
+        output.print(f"results in {state.store.path}", soft_wrap=True)
+    done, total = len(state.results), len(state.configs)
+    if stopped:
+        messages.print(f"stopped: {done} of {total} runs are finished and kept")
+    if state.failures:
+        messages.print(
+            f"{len(state.failures)} of {total} runs failed; `gradmix results {state.store.path} "
+            "--failed` says why, --retry-failed repeats them",
+            soft_wrap=True,
+        )

@@ -1,0 +1,40 @@
+"""The command line as a whole."""
+
+import subprocess
+import sys
+
+import pytest
+from cli_cases import gradmix, shell
+
+from gradmix import __version__
+
+
+def test_list_names_everything():
+    text = gradmix("list")
+    for name in ("digits", "fashion-mnist", "er", "balanced-mixup", "gradmix+", "mlp"):
+        assert name in text
+
+
+def test_version():
+    assert gradmix("--version").strip() == f"gradmix {__version__}"
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "results", "demo"])
+def test_help_needs_no_torch(command):
+    call = f"app(['{command}', '--help'], standalone_mode=False)"
+    code = f"import sys; from gradmix.cli import app; {call}"
+    check = "; assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules), sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code + check], check=True, capture_output=True)
+
+
+def test_importing_gradmix_is_lazy():
+    code = "import sys, gradmix; assert 'torch' not in sys.modules; gradmix.GradMix; "
+    check = "assert 'lightning_fabric' not in sys.modules and 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code + check], check=True)
+
+
+def test_brackets_in_an_error_are_shown(tmp_path):
+    (tmp_path / "sweep.toml").write_text("grid = 3\n")
+    outcome = shell("sweep", tmp_path / "sweep.toml")
+    assert outcome.returncode == 2
+    assert "[[grid]]" in outcome.stderr

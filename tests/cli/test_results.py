@@ -1,0 +1,137 @@
+"""gradmix results as a user meets it: filters, comparisons and every format."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from cli_cases import gradmix
+from result_cases import example
+from typer.testing import CliRunner
+
+from gradmix.cli import app
+from gradmix.errors import GradMixError
+from gradmix.experiments.store import ResultStore
+
+NONE = {0: 0.80, 1: 0.82, 2: 0.84}
+MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}  # 0.05 more, give or take 0.02; p is 0.0494
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    store = ResultStore(tmp_path_factory.mktemp("store")).create()
+    for mix, values in (("none", NONE), ("mixup", MIXUP)):
+        for seed, value in values.items():
+            store.save(example(value, mix=mix, seed=seed))
+            store.save(example(value / 2, mix=mix, seed=seed, data="mnist"))
+    store.save(example(0.9, mix="mixup", seed=0, exemplars_per_class=16))
+    return store.path
+
+
+def parsed(*args):
+    return json.loads(gradmix("results", *args, "--format", "json"))
+
+
+def test_a_table_on_the_terminal(store):
+    text = gradmix("results", store, "--where", "exemplars_per_class=4", "--against", "none")
+    none, mixup = (line for line in text.splitlines() if "│ er" in line)
+    assert [cell.strip() for cell in mixup.split("│")[1:-1]] == [
+        "er", "mixup", "0.870 ± 0.020", "+0.050 ± 0.020", "0.049",
+    ]  # fmt: skip
+    assert "0.820 ± 0.020" in none
+    assert "paired t-test" in text
+
+
+def test_filters(store):
+    assert len(parsed(store, "--runs")) == 13
+    assert len(parsed(store, "--runs", "--data", "digits", "mnist", "--mix", "none")) == 6
+    assert len(parsed(store, "--runs", "--seeds", "0-1", "--method", "er")) == 9
+    assert len(parsed(store, "--runs", "--where", "exemplars_per_class=16", "mix=mixup")) == 1
+    several = ["exemplars_per_class=16", "exemplars_per_class=32"]
+    assert len(parsed(store, "--runs", "--where", *several)) == 7
+    assert len(parsed(store, "--runs", "--where", "increments=[2]", "memory_total=null")) == 13
+    assert len(parsed(store, "--runs", "--where", "class_order=natural")) == 13
+
+
+def test_json_of_groups(store):
+    none, mixup, larger = parsed(store, "--data", "digits", "--against", "none")
+    assert mixup["exemplars_per_class"] == 4
+    assert [mixup["mean"], mixup["std"]] == pytest.approx([0.87, 0.02])
+    assert mixup["p_value"] == pytest.approx(0.0494, abs=1e-4)
+    assert (mixup["seeds"], mixup["best"], none["best"]) == ([0, 1, 2], True, False)
+    assert (larger["runs"], larger["std"], larger["p_value"]) == (1, None, None)
+    assert larger["note"] == "no runs of none to compare with"
+
+
+def test_json_of_runs_is_all_there_is(store):
+    first = parsed(store, "--runs", "--mix", "none", "--data", "digits")[0]
+    assert first == json.loads(json.dumps(vars(example(0.80, mix="none"))))
+
+
+def test_csv_of_groups_and_runs(store):
+    args = ["results", store, "--data", "mnist", "--format", "csv"]
+    rows = list(csv.DictReader(io.StringIO(gradmix(*args, "--metric", "forgetting_from_best"))))
+    assert [(row["mix"], row["seeds"], row["metric"]) for row in rows] == [
+        ("none", "0 1 2", "forgetting_from_best"), ("mixup", "0 1 2", "forgetting_from_best"),
+    ]  # fmt: skip
+    assert float(rows[0]["mean"]) == pytest.approx(0.041)
+    assert [row["best"] for row in rows] == ["True", "False"]  # less is better
+    runs = list(csv.DictReader(io.StringIO(gradmix(*args, "--runs"))))
+    assert [row["average_accuracy"] for row in runs[:3]] == ["0.4", "0.41", "0.42"]
+    assert [row["seed"] for row in runs[:3]] == ["0", "1", "2"]
+
+
+def test_markdown_and_latex_have_columns_for_the_data(store):
+    args = ["results", store, "--where", "exemplars_per_class=4", "exemplars_per_class=32"]
+    markdown = gradmix(*args, "--format", "markdown").splitlines()
+    assert markdown[:4] == [
+        "| method | mix | digits | mnist |",
+        "|---|---|---:|---:|",
+        "| er | none | 0.820 ± 0.020 | 0.410 ± 0.010 |",
+        "| er | mixup | **0.870 ± 0.020** | **0.435 ± 0.010** |",
+    ]
+    latex = gradmix(*args, "--format", "latex", "--across", "mix").splitlines()
+    assert latex[3] == r"data & method & none & mixup \\"
+    assert latex[5] == r"digits & er & 0.820 $\pm$ 0.020 & \textbf{0.870 $\pm$ 0.020} \\"
+
+
+def test_a_grouping_of_ones_own(store):
+    groups = parsed(store, "--data", "digits", "--mix", "none", "--by", "method")
+    assert [(g["method"], g["runs"], "mix" in g) for g in groups] == [("er", 3, False)]
+    with pytest.raises(GradMixError, match="seed more than once"):
+        gradmix("results", store, "--by", "method")
+
+
+def test_results_of_other_protocols_are_left_out_and_that_is_said(tmp_path):
+    store = ResultStore(tmp_path).create()
+    store.save(example(0.5))
+    store.save(replace(example(0.7), protocol_version=0))
+    outcome = CliRunner().invoke(app, ["results", str(tmp_path), "--format", "json"])
+    assert [group["mean"] for group in json.loads(outcome.stdout)] == [0.5]
+    assert "left out: results of protocol version 0" in outcome.stderr
+    assert [g["mean"] for g in parsed(tmp_path, "--protocol", "0")] == [0.7]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--data", "cifar-10"], "no such results; there is data digits, mnist; method er"),
+        (["--where", "epochs"], "where is 'epochs'; give name=value"),
+        (["--where", "epoch=1"], "did you mean 'epochs'"),
+        (["--format", "excel"], "unknown format 'excel'"),
+        (["--metric", "accuracy"], "did you mean 'average_accuracy'"),
+        (["--by", "mixx"], "did you mean 'mix'"),
+        (["--seeds", "x"], "seeds has 'x'"),
+        (["--mix", "none", "--by", "data", "--against", "none"], "not grouped by mix"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(store, args, message):
+    with pytest.raises(GradMixError, match=message):
+        gradmix("results", store, *args)
+
+
+def test_an_empty_store(tmp_path):
+    with pytest.raises(GradMixError, match="it has none at all"):
+        gradmix("results", tmp_path)
+    assert not list(tmp_path.iterdir())
