@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from benchmarks import augment, criterion, loop, methods, networks
+from benchmarks import augment, criterion, loop, methods, networks, sweep
 
 BENCHMARKS = {
     "loop": loop.er_over_minimal,
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "gss": methods.gss_selection,
     "augment": augment.batched_over_pillow,
     "networks": networks.channels_last_over_usual,
+    "sweep": sweep.two_jobs_over_one,
 }
 
 
