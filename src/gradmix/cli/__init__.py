@@ -12,6 +12,7 @@ from gradmix import __version__
 from gradmix.arguments import ManyValues
 from gradmix.cli.demo import demo
 from gradmix.cli.list import list_all
+from gradmix.cli.report import report
 from gradmix.cli.results import results
 from gradmix.cli.run import run
 from gradmix.cli.sweep import sweep
@@ -58,5 +59,6 @@ def options(
 app.command(cls=ManyValues)(run)
 app.command(cls=ManyValues)(sweep)
 app.command(cls=ManyValues)(results)
+app.command()(report)
 app.command()(demo)
 app.command(name="list")(list_all)

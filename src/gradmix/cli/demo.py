@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from gradmix.cli.report import write_demo_report
 from gradmix.cli.run import run_all
 from gradmix.terminal import forgetting_chart, output, results_table
 
@@ -33,3 +34,4 @@ def demo() -> None:
         output.print(forgetting_chart(rows))
     if not finished:
         raise typer.Exit(130)
+    write_demo_report(results)

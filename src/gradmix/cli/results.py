@@ -64,7 +64,7 @@ def results(
     if failed:
         _show_failures(found, wanted)
         return
-    everything = _of_protocol(found, protocol)
+    everything = of_protocol(found, protocol)
     chosen = in_order(select(everything, wanted))
     if not chosen:
         raise InputError(f"{store} has no such results; {_contents(everything)}")
@@ -91,7 +91,8 @@ def _conditions(texts: Sequence[str]) -> dict[str, list[Any]]:
     return wanted
 
 
-def _of_protocol(store: ResultStore, protocol: int | None) -> list[RunResult]:
+def of_protocol(store: ResultStore, protocol: int | None) -> list[RunResult]:
+    """The results of a protocol version, by default the present one; others are mentioned."""
     from gradmix.experiments.results import PROTOCOL_VERSION
 
     version = PROTOCOL_VERSION if protocol is None else protocol

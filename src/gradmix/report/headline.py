@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from gradmix.experiments.tables import OF_THE_MIX
 from gradmix.report.html import count, format_spread
 from gradmix.report.rows import Row, Spread, by_data, by_method, display, spread
 
 METRIC = "average_accuracy"
-OF_THE_MIX = ("mix", "alpha", "tau", "tables", "criterion_exemplars", "pairing", "average")
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 from gradmix.data import DATASETS
 from gradmix.errors import InputError
 from gradmix.experiments.results import RunResult
+from gradmix.experiments.tables import group_results, mean_std
 from gradmix.methods import METHODS
 from gradmix.metrics import accuracy_after_each_task
 from gradmix.mixing import ABOUT
@@ -149,8 +148,7 @@ def spread(values: Sequence[float]) -> Spread:
     >>> spread([1.0, 3.0]), spread([2.0])
     (Spread(mean=2.0, std=1.4142135623730951), Spread(mean=2.0, std=None))
     """
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.fmean(values), std)
+    return Spread(*mean_std(values))
 
 
 def over_seeds(lists: Sequence[Sequence[float]]) -> list[Spread]:
@@ -162,13 +160,8 @@ def make_rows(results: Sequence[RunResult]) -> list[Row]:
     """Runs by configuration, ordered by data set, method and mix."""
     if not results:
         raise InputError("results is empty; give at least one run")
-    groups: dict[str, list[RunResult]] = {}
-    for result in results:
-        groups.setdefault(_key(result), []).append(result)
-    rows = [
-        Row(tuple(sorted(group, key=lambda result: result.config["seed"])))
-        for group in groups.values()
-    ]
+    groups = group_results(results)
+    rows = [Row(found) for group in groups for found in _by_classes(group.results)]
     rows.sort(key=_order)
     colours = mix_colours(row.mix for row in rows)
     return [Row(row.results, _differing(row, rows), colours[row.mix]) for row in rows]
@@ -209,11 +202,13 @@ def by_method(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     return groups
 
 
-def _key(result: RunResult) -> str:
-    """The same for runs that may be averaged: classes and tasks must agree too."""
-    config = {name: value for name, value in result.config.items() if name != "seed"}
-    tasks = [task["classes"] for task in result.tasks]
-    return json.dumps([config, result.class_names, tasks], sort_keys=True)
+def _by_classes(results: Iterable[RunResult]) -> list[tuple[RunResult, ...]]:
+    """Runs that may be averaged: data in a user's folder may have changed between two runs."""
+    groups: dict[str, tuple[RunResult, ...]] = {}
+    for result in results:
+        key = repr((result.class_names, [task["classes"] for task in result.tasks]))
+        groups[key] = (*groups.get(key, ()), result)
+    return list(groups.values())
 
 
 def _order(row: Row) -> tuple[tuple[int, str], ...]:

@@ -1,0 +1,88 @@
+"""`gradmix report`, and the report at the end of the demo."""
+
+import os
+import sys
+import webbrowser
+from dataclasses import replace
+
+import pytest
+from cli_cases import gradmix
+
+from gradmix.cli.report import DEMO_REPORT
+from gradmix.errors import GradMixError
+from gradmix.experiments.config import config_for
+from gradmix.experiments.demo import demo_configs
+from gradmix.experiments.run import run
+from gradmix.experiments.store import ResultStore
+
+
+@pytest.fixture(scope="module")
+def some_run():
+    return run(config_for("digits", epochs=1))
+
+
+@pytest.fixture
+def store(some_run, tmp_path):
+    store = ResultStore(tmp_path / "runs").create()
+    for seed in (0, 1):
+        store.save(replace(some_run, config={**some_run.config, "seed": seed}))
+    return store
+
+
+def test_it_writes_one_page_of_all_results(store, tmp_path):
+    page = tmp_path / "page.html"
+    printed = gradmix("report", store.path, "-o", page, "--title", "Two seeds")
+    assert str(page) in printed.replace("\n", "")
+    html = page.read_text(encoding="utf-8")
+    assert "<title>Two seeds</title>" in html
+    assert "over 2 seeds" in html
+
+
+def test_it_opens_the_page_if_asked(store, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    page = tmp_path / "page.html"
+    gradmix("report", store.path, "-o", page)
+    assert opened == []
+    gradmix("report", store.path, "-o", page, "--open")
+    assert opened == [page.resolve().as_uri()]
+
+
+def test_a_store_that_is_not_there_or_empty_is_named(tmp_path):
+    page = tmp_path / "page.html"
+    for store, message in ((tmp_path / "absent", "no folder"), (tmp_path, "no results")):
+        with pytest.raises(GradMixError, match=message) as caught:
+            gradmix("report", store, "-o", page)
+        assert repr(str(store)) in str(caught.value)
+    assert not page.exists()
+
+
+def test_results_of_another_protocol_are_left_out(store, some_run, tmp_path):
+    store.save(replace(some_run, protocol_version=99))
+    page = tmp_path / "page.html"
+    gradmix("report", store.path, "-o", page)
+    assert "over 2 seeds" in page.read_text(encoding="utf-8")
+    gradmix("report", store.path, "-o", page, "--protocol", "99")
+    assert "over 1 seed;" in page.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def quick_demo(some_run, monkeypatch):
+    """The demo with runs that were done before."""
+    results = [replace(some_run, config=config.to_json()) for config in demo_configs()]
+    module = sys.modules["gradmix.cli.demo"]  # the package has a function of this name
+    monkeypatch.setattr(module, "run_all", lambda configs, store: (results, True))
+
+
+def test_the_demo_ends_with_a_report_where_the_user_is(quick_demo, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = gradmix("demo")
+    assert printed.endswith(f"All of it, with charts: {DEMO_REPORT}\n")
+    assert "<title>gradmix demo</title>" in (tmp_path / DEMO_REPORT).read_text(encoding="utf-8")
+
+
+def test_the_demo_succeeds_where_nothing_can_be_written(quick_demo, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir(DEMO_REPORT)  # a folder in its place; a test may run as one who may write anywhere
+    gradmix("demo")
+    assert os.listdir(tmp_path) == [DEMO_REPORT]
