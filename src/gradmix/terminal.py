@@ -139,7 +139,8 @@ class SweepDisplay:
             remark = f", {kept} of them kept from before" if kept else ""
             messages.print(f"{len(sweep.configs)} runs{remark}; {sweep.todo} to do")
         elif outcome.status != "kept":
-            text = f"{run_label(outcome.config)} · {_became(outcome)} · {_standing(sweep)}"
+            became = [_became(outcome), *([outcome.remark] if outcome.remark else [])]
+            text = " · ".join([run_label(outcome.config), *became, _standing(sweep)])
             messages.print(text, soft_wrap=True, markup=False)
 
     def _picture(self) -> Group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,13 +29,17 @@ def run(
     ] = None,
     out: Annotated[str, typer.Option(help="Folder for the result files.")] = "runs",
     again: Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")] = False,
+    checkpoint: Annotated[
+        bool, typer.Option(help="Keep runs while they last, and go on with those stopped.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     **settings: Any,
 ) -> None:
     """Learn a data set class by class, once for every seed, and write a result file for each.
 
     Defaults are the paper's protocol for the data set. Finished runs are kept: what OUT
-    already has is not repeated, and Ctrl-C loses only the run it interrupts.
+    already has is not repeated. A run that was stopped, in whatever way, goes on where it was half
+    a minute before, at most, to the same result.
     """
     from gradmix.experiments.config import configs_for_seeds
     from gradmix.experiments.seeds import parse_seeds
@@ -45,7 +50,8 @@ def run(
     for error in find_impossible(configs).values():
         raise error
     store = ResultStore(out).create()
-    results, finished = run_all(configs, store, again=again)
+    store.tidy()
+    results, finished = run_all(configs, store, again=again, checkpoint=checkpoint)
     if as_json:
         print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
     elif results:
@@ -57,7 +63,11 @@ def run(
 
 
 def run_all(
-    configs: Sequence[RunConfig], store: ResultStore | None, *, again: bool = False
+    configs: Sequence[RunConfig],
+    store: ResultStore | None,
+    *,
+    again: bool = False,
+    checkpoint: bool = True,
 ) -> tuple[list[RunResult], bool]:
     """Run what the store lacks; results so far, and whether all of them."""
     results: list[RunResult] = []
@@ -67,7 +77,7 @@ def run_all(
                 known = None if store is None or again else store.find(config)
                 if known is not None:
                     messages.print(f"seed {config.seed}: kept from before (--again repeats it)")
-                results.append(known or _run_one(config, store, progress, again))
+                results.append(known or _run_one(config, store, progress, again, checkpoint))
     except KeyboardInterrupt:
         messages.print(f"stopped: {len(results)} of {len(configs)} runs are finished and kept")
         return results, False
@@ -75,7 +85,11 @@ def run_all(
 
 
 def _run_one(
-    config: RunConfig, store: ResultStore | None, progress: Progress, again: bool
+    config: RunConfig,
+    store: ResultStore | None,
+    progress: Progress,
+    again: bool,
+    checkpoint: bool,
 ) -> RunResult:
     from gradmix.experiments.run import load_benchmark
     from gradmix.experiments.run import run as compute
@@ -84,12 +98,19 @@ def _run_one(
     observe = follow(progress, config, every_task=store is not None)
     if store is None:
         return compute(config, observe, load_benchmark(config, dataset(config.data)))
-    outcome = complete(config, store, again, observe, raising=True)
+
+    def say(text: str) -> None:
+        messages.print(f"seed {config.seed}: {text}", soft_wrap=True, markup=False)
+
+    finish = partial(
+        complete, config, store, on_event=observe, raising=True, checkpoint=checkpoint, say=say
+    )
+    outcome = finish(again=again)
     if outcome.status == "busy":
         messages.print(f"seed {config.seed}: waiting for another process that is at it")
     while outcome.status == "busy":
         time.sleep(WAIT_SECONDS)
-        outcome = complete(config, store, again=False, on_event=observe, raising=True)
+        outcome = finish()
     assert outcome.result is not None  # neither busy nor failed
     return outcome.result
 

@@ -33,6 +33,9 @@ def sweep(
     skip_impossible: Annotated[
         bool, typer.Option(help="Leave out combinations without meaning.")
     ] = False,
+    checkpoint: Annotated[
+        bool, typer.Option(help="Keep runs while they last, and go on with those stopped.")
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each run as a line of JSON.")
     ] = False,
@@ -40,7 +43,8 @@ def sweep(
 ) -> None:
     """Run every combination of the values given, and write a result file for each.
 
-    Finished runs are kept: a sweep that was stopped, in whatever way, goes on where it was.
+    Finished runs are kept, and unfinished ones from time to time: a sweep that was stopped, in
+    whatever way, goes on where it was.
     Several sweeps may share OUT.
     """
     from gradmix.experiments.store import ResultStore
@@ -64,6 +68,7 @@ def sweep(
                 again=again,
                 retry_failed=retry_failed,
                 skip_impossible=skip_impossible,
+                checkpoint=checkpoint,
                 on_progress=show,
             )
     except KeyboardInterrupt:
@@ -107,6 +112,8 @@ def _line(state: Sweep, outcome: Outcome) -> dict[str, Any]:
         line |= {"metrics": result.metrics, "seconds": result.seconds}
     if failure is not None:
         line |= {"error": failure.error, "message": failure.message}
+    if outcome.remark:
+        line |= {"remark": outcome.remark}
     if outcome.reason:
         line |= {"reason": outcome.reason}
     return {**line, "progress": _standing(state)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -82,6 +82,14 @@ def try_to_claim(path: Path) -> Claim | None:
     except FileInUseError:
         return None
     return Claim(path, lock)
+
+
+def free(path: Path) -> None:
+    """Remove the lock that a process left behind which died while it wrote this file."""
+    from gradmix.archive import locked
+
+    with suppress(FileInUseError), locked(path):
+        pass
 
 
 def claimed_in(folder: Path) -> list[Path]:

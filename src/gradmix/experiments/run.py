@@ -20,7 +20,7 @@ from gradmix.data.augment import TRANSFORMS
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.experiments.config import RunConfig
-from gradmix.experiments.results import RunResult
+from gradmix.experiments.results import PROTOCOL_VERSION, RunResult
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, find_method
 from gradmix.methods.base import read_options
@@ -53,7 +53,7 @@ def run(
     with guard, _threads(config.threads):
         training = prepare(config, load_benchmark(config) if benchmark is None else benchmark)
         record = _Record(training)
-        about = {"config": config.to_json()}
+        about = {"config": config.to_json(), "protocol_version": PROTOCOL_VERSION}
         kept = (
             None if checkpoint is None else Checkpoint(checkpoint, training, record, about, say=say)
         )

@@ -2,6 +2,7 @@
 
     gradmix.json      which version of the format the folder holds
     NAME.json         a finished run
+    NAME.checkpoint   an unfinished one, to go on with
     failed/NAME.json  a run that ended in an error, and the error
     running/NAME      kept by the process that is computing the run
 
@@ -25,6 +26,7 @@ from gradmix.experiments.claims import (
     Claim,
     RunProgress,
     claimed_in,
+    free,
     read_progress,
     try_to_claim,
 )
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gradmix.experiments.config import RunConfig
 
 MARKER = "gradmix.json"
+CHECKPOINT = ".checkpoint"
 
 
 @dataclass(frozen=True)
@@ -96,16 +99,27 @@ class ResultStore:
         return load_result(path) if path.exists() else None
 
     def save(self, result: RunResult) -> Path:
-        """Write one result; one of the same configuration is replaced, a failure forgotten."""
+        """Write one result; one of the same configuration is replaced, the rest forgotten."""
         path = self.path / result_name(result.config, result.protocol_version)
         write_text(path, json.dumps(asdict(result), allow_nan=False) + "\n")
         self._failed(path.name).unlink(missing_ok=True)
+        _forget(path.with_suffix(CHECKPOINT))
         return path
 
     def results(self) -> list[RunResult]:
         """All of them, in the order of their names."""
         paths = sorted(p for p in self.path.glob("[!.]*.json") if p.name != MARKER)
         return [load_result(path) for path in paths]
+
+    # --- unfinished runs --------------------------------------------------------------------
+
+    def checkpoint_of(self, config: RunConfig) -> Path:
+        """Where a run of this configuration is kept until it is finished."""
+        return self.path_of(config).with_suffix(CHECKPOINT)
+
+    def forget_checkpoint(self, config: RunConfig) -> None:
+        """Let the run start anew."""
+        _forget(self.checkpoint_of(config))
 
     # --- failed runs ------------------------------------------------------------------------
 
@@ -162,7 +176,17 @@ class ResultStore:
             name = f"{path.name}.json"
             for file in (path, self.path / name, self._failed(name)):
                 remove_leftovers(file)
+            checkpoint = self.path / f"{path.name}{CHECKPOINT}"
+            free(checkpoint)
+            if (self.path / name).exists():  # the process died just before it did this
+                _forget(checkpoint)
+            remove_leftovers(checkpoint)
         return True
+
+
+def _forget(checkpoint: Path) -> None:
+    checkpoint.unlink(missing_ok=True)
+    remove_leftovers(checkpoint)
 
 
 def _load_failure(path: Path) -> Failure:

@@ -43,6 +43,7 @@ class Outcome:
     result: RunResult | None = None
     failure: Failure | None = None
     reason: str = ""  # why it is not possible
+    remark: str = ""  # whether it went on from a checkpoint, and where
 
 
 @dataclass
@@ -104,14 +105,16 @@ def run_sweep(
     again: bool = False,
     retry_failed: bool = False,
     skip_impossible: bool = False,
+    checkpoint: bool = True,
     on_progress: OnProgress | None = None,
 ) -> Sweep:
     """Complete the results of all configurations, `jobs` runs at a time, each in a process.
 
     What the store has is kept unless `again`; runs that failed before stay so unless
-    `retry_failed`. All others are checked before the first begins: InputError for one that its
-    data, network or device does not allow, unless `skip_impossible`. `on_progress` is called
-    before the first run and with the outcome of each.
+    `retry_failed`; unfinished ones go on where they were unless `again` or without `checkpoint`,
+    which keeps them while they last. All others are checked before the first begins: InputError
+    for one that its data, network or device does not allow, unless `skip_impossible`.
+    `on_progress` is called before the first run and with the outcome of each.
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; give 1 or more")
@@ -141,7 +144,8 @@ def run_sweep(
     if on_progress is not None:
         on_progress(sweep, None)
     try:
-        _complete_all(todo, sweep, partial(complete, store=store, again=again), jobs, settle)
+        work = partial(complete, store=store, again=again, checkpoint=checkpoint)
+        _complete_all(todo, sweep, work, jobs, settle)
     finally:
         store.tidy()  # after workers that were killed
     return sweep
@@ -215,11 +219,21 @@ def complete(
     again: bool = False,
     on_event: Callable[[Training, Event], object] | None = None,
     raising: bool = False,
+    checkpoint: bool = True,
+    say: Callable[[str], object] | None = None,
 ) -> Outcome:
     """The result of one run, computed now unless it is there; its failure if it fails.
 
-    A failure is recorded, and the error raised if `raising`.
+    A failure is recorded, and the error raised if `raising`. With `checkpoint` the run is kept
+    while it lasts, and goes on where it was if it was stopped, unless `again`.
     """
+    remarks: list[str] = []
+
+    def remark(text: str) -> None:
+        remarks.append(text)
+        if say is not None:
+            say(text)
+
     claim = store.claim(config)
     if claim is None:
         return Outcome(config, "busy")
@@ -227,16 +241,19 @@ def complete(
         known = None if again else store.find(config)
         if known is not None:  # another sweep was faster
             return Outcome(config, "kept", known)
+        if again:
+            store.forget_checkpoint(config)
         try:
             benchmark = load_benchmark(config, dataset(config.data))
-            result = run(config, _noting(claim, on_event), benchmark)
+            kept = store.checkpoint_of(config) if checkpoint else None
+            result = run(config, _noting(claim, on_event), benchmark, kept, remark)
         except Exception as error:
             failure = store.save_failure(config, error)
             if raising:
                 raise
-            return Outcome(config, "failed", failure=failure)
+            return Outcome(config, "failed", failure=failure, remark="; ".join(remarks))
         store.save(result)
-        return Outcome(config, "done", result)
+        return Outcome(config, "done", result, remark="; ".join(remarks))
 
 
 @lru_cache(maxsize=1)
