@@ -7,7 +7,6 @@ import pytest
 
 from gradmix.archive import locked
 from gradmix.errors import DivergedError
-from gradmix.experiments import sweep as sweeps
 from gradmix.experiments.config import config_for
 from gradmix.experiments.run import run
 from gradmix.experiments.store import MARKER, ResultStore
@@ -158,9 +157,9 @@ def test_training_that_diverges_diverges_again(store):
         complete(config, store, raising=True)
 
 
-def test_a_checkpoint_in_use_elsewhere_fails_the_run_and_nothing_else(store):
+def test_a_checkpoint_in_use_elsewhere_fails_the_run_and_nothing_else(store, monkeypatch):
+    monkeypatch.setattr("gradmix.experiments.run.LOCK_SECONDS", 0.1)
     with locked(store.checkpoint_of(CONFIG)):
         outcome = complete(CONFIG, store)
     assert outcome.failure.error == "FileInUseError"
     assert complete(CONFIG, store).status == "done"
-    assert sweeps.dataset.cache_info().maxsize == 1

@@ -123,7 +123,8 @@ def test_faults_at_random_events(tmp_path, monkeypatch, method):
     assert {**asdict(result), "seconds": None} == {**asdict(run(tiny)), "seconds": None}
 
 
-def test_two_runs_at_once_are_kept_apart(tmp_path):
+def test_two_runs_at_once_are_kept_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr("gradmix.experiments.run.LOCK_SECONDS", 0.1)
     path = tmp_path / "f"
     with locked(path), pytest.raises(FileInUseError, match="in use"):
         run(config("er", epochs=1), checkpoint=path)

@@ -31,6 +31,9 @@ from gradmix.randomness import RandomStreams
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import EpochDone, Event, TaskDone, Training
 
+LOCK_SECONDS = 10.0
+"""How long to wait for a checkpoint in use: readers of streamed images outlive a killed run."""
+
 
 def run(
     config: RunConfig,
@@ -49,7 +52,7 @@ def run(
     at once are refused (FileInUseError).
     """
     started = time.perf_counter()
-    guard = nullcontext() if checkpoint is None else locked(checkpoint)
+    guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
     with guard, _threads(config.threads):
         training = prepare(config, load_benchmark(config) if benchmark is None else benchmark)
         record = _Record(training)
