@@ -1,11 +1,10 @@
-"""Work in other processes; what these do must be importable there."""
+"""Work in other processes."""
 
 import math
 import os
-import signal
-import time
 
 import pytest
+from worker_jobs import die, pid_after, sleep
 
 from gradmix.errors import WorkerError
 from gradmix.experiments.workers import in_processes
@@ -17,12 +16,7 @@ def test_every_answer_once(jobs):
 
 
 def test_answers_come_when_they_are_there():
-    assert list(in_processes(_slept, [1.0, 0.0, 0.0], 2))[-1] == 1.0
-
-
-def _slept(seconds):
-    time.sleep(seconds)
-    return seconds
+    assert list(in_processes(sleep, [1.0, 0.0, 0.0], 2))[-1] == 1.0
 
 
 def test_an_error_is_raised_here():
@@ -30,24 +24,15 @@ def test_an_error_is_raised_here():
         list(in_processes(math.sqrt, [1.0, -1.0], 2))
 
 
-def test_a_worker_that_dies_is_said_to_and_the_next_work_goes_well():
+def test_a_worker_thatdies_is_said_to_and_the_next_work_goes_well():
     with pytest.raises(WorkerError, match=r"a worker process died \(SIGKILL\(-9\)\)"):
-        list(in_processes(_die, [None], 2))
+        list(in_processes(die, [None], 2))
     assert list(in_processes(math.sqrt, [4.0], 2)) == [2.0]
 
 
-def _die(_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_leaving_early_ends_the_workers():
-    answers = in_processes(_pid_after, [0.0, 3600.0, 3600.0], 2)
+    answers = in_processes(pid_after, [0.0, 3600.0, 3600.0], 2)
     first = next(answers)
     answers.close()  # or it would take an hour
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
-
-
-def _pid_after(seconds):
-    time.sleep(seconds)
-    return os.getpid()

@@ -79,6 +79,8 @@ def run_all(
                     messages.print(f"seed {config.seed}: kept from before (--again repeats it)")
                 results.append(known or _run_one(config, store, progress, again, checkpoint))
     except KeyboardInterrupt:
+        if store is not None:  # where one may have come just before
+            results = [known for config in configs if (known := store.find(config)) is not None]
         messages.print(f"stopped: {len(results)} of {len(configs)} runs are finished and kept")
         return results, False
     return results, True
