@@ -17,7 +17,7 @@ def example(accuracy=1.0, **config):
         class_accuracy=[[1.0, 0.5]],
         metrics={"average_accuracy": accuracy, "forgetting_from_best": accuracy / 10},
         variants={},
-        epochs=[{"task": 0, "negative_rate": None}],
+        epochs=[{"task": 0, "stage": "train", "loss": [0.5], "negative_rate": [None]}],
         pair_counts=[[[1, 2], [3, 4]]],
         seconds={"total": 1.0},
     )

@@ -163,3 +163,14 @@ def test_a_checkpoint_in_use_elsewhere_fails_the_run_and_nothing_else(store, mon
         outcome = complete(CONFIG, store)
     assert outcome.failure.error == "FileInUseError"
     assert complete(CONFIG, store).status == "done"
+
+
+def test_what_was_measured_before_a_stop_is_kept(store):
+    config = config_for("digits", epochs=1, batch_size=128, analyses=["class-distance"])
+    with suppress(KeyboardInterrupt):
+        complete(config, store, on_event=stop_after(2))
+    result = complete(config, store).result
+    assert [e["task"] for e in result.analysis["class-distance"]] == [0, 1, 2, 3, 4]
+    assert without_times(result) == without_times(run(config))
+    by_task = result.seconds["criterion_by_task"]
+    assert (len(by_task), sum(by_task)) == (5, pytest.approx(result.seconds["criterion"]))

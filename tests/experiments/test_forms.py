@@ -18,7 +18,7 @@ from gradmix.experiments.config import config_for
         ("transforms", "flip", ("flip",)),
         ("class_order", [1, 0], (1, 0)),
         ("class_order", "seed:3", "seed:3"),
-        ("analyses", ["one"], ("one",)),
+        ("analyses", ["class-distance"], ("class-distance",)),
     ],
 )
 def test_what_is_meant(setting, given, kept):

@@ -33,14 +33,20 @@ def test_a_result_is_complete_and_consistent(result):
     assert np.shape(result.accuracy) == (5, 5)
     assert np.shape(result.class_accuracy) == (5, 10)
     assert np.shape(result.pair_counts) == (5, 10, 10)
-    assert len(result.epochs) == 20
-    rates = [e["negative_rate"] for e in result.epochs]
+    assert [(e["task"], e["stage"], len(e["loss"])) for e in result.epochs] == [
+        (task, "train", 4) for task in range(5)
+    ]
+    rates = [rate for e in result.epochs for rate in e["negative_rate"]]
     assert rates[:4] == [None] * 4
     assert all(0 <= rate <= 1 for rate in rates[4:])
     assert result.metrics == all_metrics(result.accuracy, result.initial_accuracy)
     assert result.metrics["average_accuracy"] > 0.5
     assert result.class_names == [str(n) for n in range(10)]
-    assert set(result.seconds) == {"train", "criterion", "evaluate", "total"}
+    assert set(result.seconds) == {
+        "train", "criterion", "evaluate", "total", "criterion_by_task",
+    }  # fmt: skip
+    by_task = result.seconds["criterion_by_task"]
+    assert (len(by_task), sum(by_task)) == (5, pytest.approx(result.seconds["criterion"]))
     assert result.seconds["total"] > result.seconds["train"] > 0
     assert result.versions["torch"] == torch.__version__
 
@@ -178,3 +184,19 @@ def test_convolutions_on_a_cpu_are_channels_last_and_the_same(tmp_path):
     usual = copy.deepcopy(model).to(memory_format=torch.contiguous_format).eval()
     x = torch.rand(3, 3, 12, 12, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model.eval()(x), usual(x))
+
+
+def test_analyses_are_taken_along_and_change_nothing_else(result):
+    names = ["class-distance", "detrimental-rate"]
+    analysed = asdict(run(quick(analyses=names)))
+    assert list(analysed["analysis"]) == names
+    at = [(e["task"], e["epoch"]) for e in analysed["analysis"]["detrimental-rate"]]
+    assert at == [(task, epoch) for task in range(1, 5) for epoch in range(1, 5)]
+    assert all(0 <= e["whole_network"] <= 1 for e in analysed["analysis"]["detrimental-rate"])
+    changed = {name for name, value in asdict(result).items() if analysed[name] != value}
+    assert changed == {"config", "analysis", "seconds"}
+
+
+def test_an_unknown_analysis_is_refused():
+    with pytest.raises(InputError, match="class-distance"):
+        quick(analyses=["class-distanc"])

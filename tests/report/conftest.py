@@ -52,9 +52,8 @@ def make_result(
             {
                 "task": t,
                 "stage": "train",
-                "epoch": 1,
-                "loss": 0.5,
-                "negative_rate": 0.25 if t and mix.startswith("grad") else None,
+                "loss": [0.5],
+                "negative_rate": [0.25 if t and mix.startswith("grad") else None],
             }
             for t in range(tasks)
         ],

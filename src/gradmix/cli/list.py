@@ -8,7 +8,8 @@ from gradmix.terminal import output
 
 
 def list_all() -> None:
-    """What there is: data sets, methods, mixes and networks, each with its source."""
+    """What there is: data sets, methods, mixes, networks and analyses, each with its source."""
+    from gradmix.analysis import ANALYSES
     from gradmix.data import DATASETS
     from gradmix.methods import METHODS
     from gradmix.mixing import ABOUT
@@ -19,6 +20,7 @@ def list_all() -> None:
         "methods": {name: (info.summary, info.source) for name, info in METHODS.items()},
         "mixes": ABOUT,
         "models": {name: (info.summary, info.source) for name, info in MODELS.items()},
+        "analyses": {name: (info.summary, info.source) for name, info in ANALYSES.items()},
     }
     for kind, entries in kinds.items():
         table = Table("name", "what", "source", title=kind, title_justify="left", box=None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
+from gradmix.analysis import ANALYSES
 from gradmix.criterion import PAIRINGS
 from gradmix.data import check_dataset_name
 from gradmix.data.augment import TRANSFORMS
@@ -83,6 +84,9 @@ class RunConfig:
         for transform in self.transforms:
             if transform not in TRANSFORMS:
                 raise UnknownNameError("transform", transform, TRANSFORMS)
+        for analysis in self.analyses:
+            if analysis not in ANALYSES:
+                raise UnknownNameError("analysis", analysis, ANALYSES)
         for name, least in AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:

@@ -41,10 +41,10 @@ class RunResult:
     class_accuracy: list[list[float]]  # [l][c]: on class c after task l
     metrics: dict[str, float]
     variants: dict[str, dict[str, Any]]  # accuracy and metrics of a method's other predictors
-    epochs: list[dict[str, Any]]  # task, stage, epoch, loss, negative-pair rate
+    epochs: list[dict[str, Any]]  # task, stage, and for each epoch loss and negative-pair rate
     pair_counts: list[list[list[int]]]  # [l][a][b]: how often a was mixed with b in task l
-    seconds: dict[str, float]  # train, criterion, evaluate, total
-    analysis: dict[str, Any] = field(default_factory=dict)  # what else was measured, by name
+    seconds: dict[str, Any]  # train, criterion, evaluate, total, criterion_by_task
+    analysis: dict[str, Any] = field(default_factory=dict)  # by name, what was measured when
     protocol_version: int = PROTOCOL_VERSION
     format: str = FORMAT
     schema_version: int = SCHEMA_VERSION

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from gradmix.analysis import take
 from gradmix.archive import locked
 from gradmix.data import Benchmark, DataSet, load_dataset, split_into_tasks
 from gradmix.data.augment import TRANSFORMS
@@ -55,7 +57,7 @@ def run(
     guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
     with guard, _threads(config.threads):
         training = prepare(config, load_benchmark(config) if benchmark is None else benchmark)
-        record = _Record(training)
+        record = _Record(training, config.analyses)
         about = {"config": config.to_json(), "protocol_version": PROTOCOL_VERSION}
         kept = (
             None if checkpoint is None else Checkpoint(checkpoint, training, record, about, say=say)
@@ -149,10 +151,10 @@ def _threads(number: int) -> Iterator[None]:
 
 
 class _Record:
-    """Collects the events of a run into its result."""
+    """Collects the events of a run into its result, and takes the analyses asked for."""
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
+    def __init__(self, training: Training, analyses: Sequence[str] = ()) -> None:
+        self.training, self.analyses = training, analyses
         benchmark = training.benchmark
         labels = torch.cat([task.test.y for task in benchmark.tasks])
         self.totals = labels.bincount(minlength=len(benchmark.class_names))
@@ -162,6 +164,8 @@ class _Record:
         self.pair_counts: list[Tensor] = []
         self.epochs: list[dict[str, Any]] = []
         self.tasks: list[dict[str, Any]] = []
+        self.analysis: dict[str, list[dict[str, Any]]] = {name: [] for name in analyses}
+        self.criterion_seconds: list[float] = []  # spent up to the end of each task
 
     def begin(self, initial: dict[str, Tensor]) -> None:
         """Note what is right before any training."""
@@ -177,6 +181,8 @@ class _Record:
             "pair_counts": list(self.pair_counts),
             "epochs": self.epochs,
             "tasks": self.tasks,
+            "analysis": self.analysis,
+            "criterion_seconds": self.criterion_seconds,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -184,22 +190,18 @@ class _Record:
         self.initial, self.accuracy = state["initial"], state["accuracy"]
         self.class_accuracy, self.pair_counts = state["class_accuracy"], state["pair_counts"]
         self.epochs, self.tasks = state["epochs"], state["tasks"]
+        self.analysis, self.criterion_seconds = state["analysis"], state["criterion_seconds"]
 
     def _by_task(self, correct: Tensor) -> list[float]:
         groups = [list(task.classes) for task in self.training.benchmark.tasks]
         return [float(correct[group].sum() / self.totals[group].sum()) for group in groups]
 
     def note(self, event: Event) -> None:
+        for name, values in take(self.analyses, self.training, event).items():
+            assert isinstance(event, EpochDone)  # when analyses are due
+            self.analysis[name].append({"task": event.task, "epoch": event.epoch, **values})
         if isinstance(event, EpochDone):
-            self.epochs.append(
-                {
-                    "task": event.task,
-                    "stage": event.stage,
-                    "epoch": event.epoch,
-                    "loss": event.loss,
-                    "negative_rate": event.negative_rate,
-                }
-            )
+            self._note_epoch(event)
         elif isinstance(event, TaskDone):
             task = self.training.benchmark.tasks[event.task]
             for name, correct in event.correct.items():
@@ -215,6 +217,15 @@ class _Record:
                     "replay_batch": event.replay_batch,
                 }
             )
+            self.criterion_seconds.append(self.training.seconds.criterion)
+
+    def _note_epoch(self, event: EpochDone) -> None:
+        stage = {"task": event.task, "stage": event.stage}
+        if event.epoch == 1:
+            self.epochs.append({**stage, "loss": [], "negative_rate": []})
+        rate = event.negative_rate
+        self.epochs[-1]["loss"].append(_short(event.loss))
+        self.epochs[-1]["negative_rate"].append(None if rate is None else _short(rate))
 
     def result(self, config: RunConfig, total_seconds: float) -> RunResult:
         benchmark = self.training.benchmark
@@ -239,8 +250,20 @@ class _Record:
             variants=variants,
             epochs=self.epochs,
             pair_counts=[counts.tolist() for counts in self.pair_counts],
-            seconds={**vars(self.training.seconds), "total": total_seconds},
+            seconds={
+                **vars(self.training.seconds),
+                "total": total_seconds,
+                "criterion_by_task": [
+                    after - before for before, after in pairwise([0.0, *self.criterion_seconds])
+                ],
+            },
+            analysis=self.analysis,
         )
+
+
+def _short(value: float) -> float:
+    """As exact as a loss needs to be."""
+    return float(f"{value:.6g}")
 
 
 def _versions() -> dict[str, str]:

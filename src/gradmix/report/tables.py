@@ -129,7 +129,9 @@ def cost_tables(rows: Sequence[Row]) -> str:
 
 def _negative_rate(row: Row) -> str:
     """The share of class pairs that the criterion excluded, over the epochs with a pair table."""
-    rates = [epoch["negative_rate"] for result in row.results for epoch in result.epochs]
+    rates = [
+        rate for result in row.results for stage in result.epochs for rate in stage["negative_rate"]
+    ]
     known = [rate for rate in rates if rate is not None]
     return f"{sum(known) / len(known):.1%}" if known else "–"
 

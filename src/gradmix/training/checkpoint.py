@@ -22,7 +22,7 @@ from gradmix.errors import FileError
 from gradmix.training.loop import Event, TaskDone, Training
 
 KIND = "checkpoint"
-CONTENTS = 1  # changes whenever a state of training comes to mean something else
+CONTENTS = 2  # changes whenever a state of training comes to mean something else
 EVERY_SECONDS = 30.0
 SHARE = 0.01  # of the run's time that saving may take
 FIRST_GUESS = (0.01, 200e6)  # what the first save is taken to cost: seconds, and bytes a second
