@@ -48,5 +48,9 @@ class FileInUseError(FileError):
     """A file that another process is writing."""
 
 
+class MissingPackageError(GradMixError, ImportError):
+    """An optional package that is not installed."""
+
+
 class WorkerError(GradMixError, RuntimeError):
     """A process that computes runs for another one and died."""

@@ -5,7 +5,9 @@ from result_cases import example
 
 from gradmix.experiments.formats import (
     Cell,
+    Table,
     layout,
+    one_by_one,
     probability,
     run_records,
     runs_table,
@@ -138,3 +140,12 @@ def test_a_table_of_runs_shows_what_differs():
 @pytest.mark.parametrize(("p", "text"), [(0.0494, "0.049"), (0.0009, "<0.001"), (0.001, "0.001")])
 def test_probabilities(p, text):
     assert probability(p) == text
+
+
+def test_groups_one_by_one():
+    cells = tuple(Cell(text) for text in "abcd")
+    table = Table(("row",), ("one", "two"), ("x", "y"), ((("r",), cells),), "caption")
+    one, two = one_by_one(table)
+    assert (one.titles, one.rows) == (["one x", "one y"], ((("r",), cells[:2]),))
+    assert (two.titles, two.rows) == (["two x", "two y"], ((("r",), cells[2:]),))
+    assert one_by_one(one) == [one]

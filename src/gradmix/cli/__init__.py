@@ -13,6 +13,7 @@ from gradmix.arguments import ManyValues
 from gradmix.cli.demo import demo
 from gradmix.cli.list import list_all
 from gradmix.cli.report import report
+from gradmix.cli.reproduce import reproduce
 from gradmix.cli.results import results
 from gradmix.cli.run import run
 from gradmix.cli.sweep import sweep
@@ -59,6 +60,7 @@ def options(
 app.command(cls=ManyValues)(run)
 app.command(cls=ManyValues)(sweep)
 app.command(cls=ManyValues)(results)
+app.command(cls=ManyValues)(reproduce)
 app.command()(report)
 app.command()(demo)
 app.command(name="list")(list_all)

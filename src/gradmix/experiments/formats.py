@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gradmix.experiments.results import RunResult
@@ -36,6 +36,21 @@ class Table:
         if len(self.columns) == 1 and any(self.groups):
             return list(self.groups)
         return [f"{group} {column}".strip() for group in self.groups for column in self.columns]
+
+
+def one_by_one(table: Table) -> list[Table]:
+    """A table for each group of several columns, for narrow places."""
+    width = len(table.columns)
+    if width == 1 or len(table.groups) == 1:
+        return [table]
+    return [
+        replace(
+            table,
+            groups=(group,),
+            rows=tuple((ls, cells[i * width : (i + 1) * width]) for ls, cells in table.rows),
+        )
+        for i, group in enumerate(table.groups)
+    ]
 
 
 def layout(

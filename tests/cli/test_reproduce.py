@@ -1,0 +1,62 @@
+"""gradmix reproduce as a user meets it."""
+
+import pytest
+from cli_cases import gradmix, shell
+from result_cases import example
+
+from gradmix.errors import GradMixError
+from gradmix.experiments.store import ResultStore
+
+
+def test_the_list_has_tables_and_figures():
+    text = gradmix("reproduce", "--list")
+    assert "main-er" in text
+    assert "approximation-error" in text
+
+
+def test_runs_what_is_needed_once_and_shows_it(tmp_path):
+    args = ["main-er", "forgetting", "--data", "digits", "--seeds", 0, "--mix", "none", "mixup"]
+    args += ["--scale", "small", "--out", tmp_path / "runs", "--to", tmp_path / "pages"]
+    text = gradmix("reproduce", *args)
+    assert "main-er (small scale)" in text
+    assert "ER + Mixup" in text
+    assert len(ResultStore(tmp_path / "runs").results()) == 2
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+    gradmix("reproduce", *args)
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+    names = {path.name for path in (tmp_path / "pages").iterdir()}
+    assert {"main-er-small.md", "forgetting-small.md"} < names
+    assert sum(name.endswith(".svg") for name in names) == 2
+
+
+def test_shows_what_there_is_beside_the_paper_without_running(tmp_path):
+    store = ResultStore(tmp_path / "runs").create()
+    store.save(example(0.906, data="mnist", mix="none", seed=0))
+    args = ["--seeds", 0, "--out", store.path, "--to", tmp_path / "pages", "--no-run"]
+    outcome = shell("reproduce", "main-er", "heatmap", *args)
+    assert outcome.returncode == 0
+    assert "17 of 18 runs are missing" in outcome.stderr
+    assert "heatmap: " in outcome.stderr  # has none of its runs
+    assert "0.896 ± 0.002" in outcome.stdout
+    assert "+0.010" in outcome.stdout
+    page = (tmp_path / "pages" / "main-er.md").read_text(encoding="utf-8")
+    assert "| ER | 0.906 | 0.896 ± 0.002 | +0.010 | – | – |  |" in page
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "there is nothing to reproduce; give names"),
+        (["main-err"], "unknown reproduction 'main-err'"),
+        (["main-er", "--data", "mnits"], "did you mean 'mnist'"),
+        (["main-er", "--scale", "tiny"], "unknown scale 'tiny'"),
+        (["main-er", "--mix", "cutmixx"], "mix is 'cutmixx', which main-er does not have"),
+        (["main-er", "--seeds", "x"], "seeds"),
+        (["main-er", "--data", "digits", "--jobs", "0"], "jobs is 0"),
+    ],
+)
+def test_bad_arguments_are_named_before_anything_is_written(args, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GradMixError, match=message):
+        gradmix("reproduce", *args)
+    assert not list(tmp_path.iterdir())
