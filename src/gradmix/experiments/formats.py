@@ -116,16 +116,21 @@ def probability(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def over_seeds(numbers: set[int]) -> str:
+    """How many seeds are behind the cells of a table.
+
+    >>> over_seeds({3}), over_seeds({1})
+    ('over 3 seeds', 'of a single seed')
+    """
+    if len(numbers) > 1:
+        return "over the seeds whose number stands in brackets"
+    return "of a single seed" if numbers == {1} else f"over {next(iter(numbers), 0)} seeds"
+
+
 def _caption(metrics: Sequence[str], numbers: set[int], against: str | None) -> str:
     names = ", ".join(metric.replace("_", " ") for metric in metrics)
-    if len(numbers) > 1:
-        seeds = "over the seeds whose number stands in brackets"
-    elif numbers == {1}:
-        seeds = "of a single seed"
-    else:
-        seeds = f"over {next(iter(numbers), 0)} seeds"
     what = names if numbers == {1} else f"{names}: mean ± standard deviation"
-    text = f"{what} {seeds}; the best in bold"
+    text = f"{what} {over_seeds(numbers)}; the best in bold"
     if against is not None:
         text += f"; Δ is the difference to {against} over common seeds, p of a paired t-test"
     return text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gradmix.experiments import formats
 from gradmix.experiments.config import RunConfig
-from gradmix.experiments.formats import Table, spread
+from gradmix.experiments.formats import Table, over_seeds, spread
 from gradmix.experiments.paper import ACCURACY, PaperValue, paper_accuracy, paper_tables
 from gradmix.experiments.reproductions import Form, Line, Panel, Reproduction, configs_of
 from gradmix.experiments.results import RunResult
@@ -200,12 +200,6 @@ def _best(sheet: Sheet) -> set[tuple[str, str]]:
 
 
 def _caption(sheet: Sheet, best: bool) -> str:
-    if len(sheet.seeds) > 1:
-        seeds = "over the seeds whose number stands in brackets"
-    elif sheet.seeds == {1}:
-        seeds = "of a single seed"
-    else:
-        seeds = f"over {next(iter(sheet.seeds))} seeds"
     what = "mean ± standard deviation" if _with_std(sheet) else "mean"
-    text = f"{sheet.title}: {what} {seeds}" if sheet.seeds != {1} else f"{sheet.title} {seeds}"
-    return text + ("; the best in bold" if best else "")
+    named = sheet.title if sheet.seeds == {1} else f"{sheet.title}: {what}"
+    return f"{named} {over_seeds(sheet.seeds)}" + ("; the best in bold" if best else "")
