@@ -126,3 +126,18 @@ def test_names_are_escaped(result):
     html = tables.results_table(rows) + tables.class_tables(rows, parts_of_rows(rows))
     assert "<img" not in html
     assert "folder:&lt;i&gt;" in html
+
+
+def test_what_was_measured_along_the_runs(result):
+    plain, measured = result(mix="none"), result(mix="mixup")
+    entries = [
+        {"task": 1, "epoch": 1, "whole_network": 0.2, "last_layer": 0.4},
+        {"task": 1, "epoch": 2, "whole_network": 0.4, "last_layer": 0.4},
+        {"task": 2, "epoch": 1, "whole_network": 0.5, "last_layer": 0.4},
+    ]
+    measured = replace(measured, analysis={"detrimental-rate": entries})
+    html = tables.measured_tables(make_rows([plain, measured]))
+    head, cells = body(html)
+    assert head[1:] == ["detrimental mixes, whole network", "last layer"]
+    assert cells[1:] == ["0.400", "0.400"]
+    assert tables.measured_tables(make_rows([plain])) == ""

@@ -239,16 +239,16 @@ def _metric(name: str) -> Callable[[RunResult], Mapping[str, float]]:
     return lambda result: {"": result.metrics[name]}
 
 
-def _mean(analysis: str, key: str) -> Callable[[RunResult], Mapping[str, float]]:
+def mean_over_tasks(entries: Sequence[Mapping[str, Any]], key: str) -> float:
     """The mean of a measurement over tasks, within a task over the epochs it was taken at."""
+    by_task = defaultdict(list)
+    for entry in entries:
+        by_task[entry["task"]].append(entry[key])
+    return statistics.fmean(statistics.fmean(values) for values in by_task.values())
 
-    def read(result: RunResult) -> Mapping[str, float]:
-        by_task = defaultdict(list)
-        for entry in result.analysis[analysis]:
-            by_task[entry["task"]].append(entry[key])
-        return {"": statistics.fmean(statistics.fmean(values) for values in by_task.values())}
 
-    return read
+def _mean(analysis: str, key: str) -> Callable[[RunResult], Mapping[str, float]]:
+    return lambda result: {"": mean_over_tasks(result.analysis[analysis], key)}
 
 
 def _distances(result: RunResult) -> Mapping[str, float]:

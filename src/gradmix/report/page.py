@@ -68,6 +68,7 @@ def render(results: Sequence[RunResult], *, title: str = TITLE, notes: str = "")
         classes=tables.class_tables(rows, parts),
         forgetting=tables.forgetting_tables(rows),
         cost=tables.cost_tables(rows),
+        measured=_measured(rows),
         settings=common_list(runs),
         runs=runs_table(runs),
         versions=versions_table(runs),
@@ -75,6 +76,18 @@ def render(results: Sequence[RunResult], *, title: str = TITLE, notes: str = "")
         scripts="".join(f"<script>{script}</script>" for script in scripts),
         licences=escape(_read("vendor/LICENSES.txt")),
         version=__version__,
+    )
+
+
+def _measured(rows: Sequence[Row]) -> str:
+    """A section of the analyses that runs took along; nothing if none did."""
+    found = tables.measured_tables(rows)
+    if not found:
+        return ""
+    about = "Means over the tasks, within a task over the epochs at which they were taken."
+    return (
+        f'<section id="measured"><h2>What was measured along the runs</h2><p>{about}</p>'
+        f"{found}</section>"
     )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from gradmix.experiments.paper import PaperValue, paper_accuracy
+from gradmix.experiments.reproductions import mean_over_tasks
 from gradmix.report.classes import Parts, class_accuracy
 from gradmix.report.headline import METRIC, gain_over_plain
 from gradmix.report.html import block, cell, format_spread, line, signed, table
-from gradmix.report.rows import Row, Spread, by_data, by_method, display
+from gradmix.report.rows import Row, Spread, by_data, by_method, display, spread
 from gradmix.report.runs import METRICS, SECONDS
 
 DASH = cell("–", kind="none")
@@ -125,6 +126,34 @@ def cost_tables(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     return _per_data("Seconds per run", rows, cells)
+
+
+MEASURED = {
+    "detrimental mixes, whole network": ("detrimental-rate", "whole_network"),
+    "last layer": ("detrimental-rate", "last_layer"),
+    "approximation error": ("approximation-error", "mean_of_samples"),
+    "precision of the best pairs": ("precision-recall", "precision"),
+    "recall": ("precision-recall", "recall"),
+    "gradient distance within classes": ("class-distance", "within"),
+    "between": ("class-distance", "between"),
+}
+"""What the columns of `measured_tables` show: an analysis and its number."""
+
+
+def measured_tables(rows: Sequence[Row]) -> str:
+    """What runs measured besides accuracy; nothing if none did."""
+    cells = {
+        number: {
+            title: format_spread(spread([mean_over_tasks(r.analysis[name], key) for r in results]))
+            for title, (name, key) in MEASURED.items()
+            if (results := [r for r in row.results if r.analysis.get(name)])
+        }
+        for number, row in enumerate(rows)
+    }
+    chosen = [number for number, own in cells.items() if own]
+    return _per_data(
+        "Measured along the runs", [rows[n] for n in chosen], [cells[n] for n in chosen]
+    )
 
 
 def _negative_rate(row: Row) -> str:
