@@ -268,7 +268,7 @@ def test_another_pytorch_is_mentioned(tmp_path, monkeypatch):
 def test_contents_that_mean_something_else_are_not_continued(tmp_path, monkeypatch):
     said = []
     started(tmp_path)
-    monkeypatch.setattr(checkpoints, "CONTENTS", 2)
+    monkeypatch.setattr(checkpoints, "CONTENTS", checkpoints.CONTENTS + 1)
     assert not keeper(tmp_path / "f", make_training("er"), say=said.append).resume()
     assert "contents was 1 and is 2" in said[0]
 
