@@ -238,9 +238,13 @@ class FOSTER(Method):
 
     def rebuild(self, structure: dict[str, Any]) -> None:
         """Networks of the saved shape."""
-        assert isinstance(self.model, Network)
+        first = self.model.old if isinstance(self.model, TwoBranches) else self.model
+        assert isinstance(first, Network)
+        self.model, self.student = first.requires_grad_(True), None
         with self.streams.for_construction("heads"):
-            self.model.head = grow_head(self.head, structure["old"] or structure["outputs"])
+            outputs = structure["old"] or structure["outputs"]
+            device = self.head.weight.device
+            self.model.head = nn.Linear(self.head.in_features, outputs).to(device)
             if structure["two"]:
                 self.model = TwoBranches(self.model, structure["outputs"])
         if structure["student"]:
