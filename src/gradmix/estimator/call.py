@@ -153,11 +153,11 @@ class Call:
             "data": digest([data.x, data.y.tolist(), evaluation]),
         }
 
-    def train(self, watch: Watch, identity: Mapping[str, Any]) -> None:
+    def train(self, watch: Watch, identity: Mapping[str, Any] | None) -> None:
         """All steps, from where a checkpoint stands if there is one."""
         calls = len(self.before.history) + 1 if self.before else 1
         kept = None
-        if watch.checkpoint is not None:
+        if watch.checkpoint is not None and identity is not None:
             largest = max(self.training.benchmark.num_classes + 1, calls)
             kept = Checkpoint(
                 watch.checkpoint, self.training, self, identity, say=watch.say, largest=largest

@@ -24,7 +24,7 @@ from gradmix.estimator.report import Report
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method
 from gradmix.randomness import RandomStreams
-from gradmix.training.build import make_fabric
+from gradmix.training.build import pick_device
 from gradmix.training.checkpoint import check_structure
 
 PREDICT_BATCH = 2048
@@ -99,7 +99,7 @@ class Learned:
         if len(self.labels.known) == 1:
             raise InputError(f"{label!r} is the only class known; start anew with fit instead")
         number = self.labels.known.index(label)
-        other = from_state(copy_of(self.to_state()), self.basis.model)
+        other = from_state(copy_of(self.to_state()), self.basis.model, str(self.device))
         other.method.forget(number)
         if other.holdout is not None:
             other.holdout.forget(number)
@@ -137,7 +137,6 @@ class Learned:
             "mean": list(basis.mean),
             "std": list(basis.std),
             "seed": basis.seed,
-            "device": str(self.device),
             "known": list(self.labels.known),
             "declared": list(self.labels.declared),
             "counts": list(self.counts),
@@ -179,7 +178,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     mean, std = (tuple(map(float, state[name])) for name in ("mean", "std"))
     basis = Basis(params, layout, network, mean, std, state["seed"])
     choices = choose(params, network, layout, samples=1, classes=known)
-    place = make_fabric(device or state["device"], params["precision"]).device
+    place = pick_device(device or params["device"])
     outputs = basis.outputs(1)
     saved = state["training"]
     check_structure(saved["method"]["structure"], _largest(saved["method"]["networks"]))

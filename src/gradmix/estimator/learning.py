@@ -38,7 +38,7 @@ def learn(
     choices = choose(params, basis.model, data.layout, len(y), len(labels.known))
     with torch_threads(params["threads"]):
         call = Call(before, basis, choices, labels, Samples(data.x, y), data, fabric)
-        identity = call.identity(data)
+        identity = None if watch.checkpoint is None else call.identity(data)
         call.train(watch, identity)
         report = call.report(remarks)
         history = (*(before.history if before else ()), report)
@@ -46,7 +46,8 @@ def learn(
         entry if entry.call > report.call - DETAILED_CALLS else entry.shortened()
         for entry in history
     )
-    return Learned(basis, labels, call.method, call.holdout, counts, history, digest(identity))
+    finished = "" if identity is None else digest(identity)
+    return Learned(basis, labels, call.method, call.holdout, counts, history, finished)
 
 
 def _basis(

@@ -91,6 +91,14 @@ def make_fabric(device: str, precision: str) -> Fabric:
         raise InputError(f"device is {device!r}, which cannot be used here: {error}") from error
 
 
+def pick_device(name: str) -> torch.device:
+    """Where `make_fabric` would compute; at once if that is the CPU."""
+    none = not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    if name == "cpu" or (name == "auto" and none):
+        return torch.device("cpu")
+    return make_fabric(name, "32-true").device
+
+
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
     """PyTorch's thread count within; what it was afterwards. None leaves it alone."""
