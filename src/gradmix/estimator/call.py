@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
-from gradmix.estimator.choices import Choices
+from gradmix.estimator.choices import Choices, budget
 from gradmix.estimator.inputs import Layout
 from gradmix.estimator.labels import Array, Label, Labels
 from gradmix.estimator.learned import Basis, Learned, digest, load_method, new_holdout
@@ -72,7 +72,11 @@ class Call:
         given = Samples(samples.x.to(device), samples.y.to(device))
         past = None if before is None else before.training_state()
         if past is not None:
+            memory = self.method.memory
+            room = memory.exemplars_per_class, memory.total
+            memory.set_budget(*budget(basis.params, self.known_before))
             load_method(self.method, past, device)
+            memory.set_budget(*room)
         self.new_classes = [k for k in given.y.unique().tolist() if k >= self.known_before]
         self.old_classes = [k for k in given.y.unique().tolist() if k < self.known_before]
         self.holdout = new_holdout(basis.params)

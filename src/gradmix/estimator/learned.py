@@ -105,7 +105,7 @@ class Learned:
             other.holdout.forget(number)
         counts = tuple(count for k, count in enumerate(self.counts) if k != number)
         labels = self.labels.without(label)
-        _set_budget(other.method.memory, self.basis.params, len(labels.known))
+        other.method.memory.set_budget(*budget(self.basis.params, len(labels.known)))
         history = tuple(report.without(label) for report in self.history)
         return replace(other, labels=labels, counts=counts, history=history, finished="")
 
@@ -209,10 +209,6 @@ def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
     """An empty memory for samples to measure on, if some are to be kept."""
     number = params["holdout_per_class"]
     return ReplayMemory(exemplars_per_class=number) if number else None
-
-
-def _set_budget(memory: ReplayMemory, params: Mapping[str, Any], classes: int) -> None:
-    memory.exemplars_per_class, memory.total = budget(params, classes)
 
 
 def _largest(networks: Mapping[str, Mapping[str, Tensor]]) -> int:

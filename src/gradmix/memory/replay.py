@@ -128,6 +128,15 @@ class ReplayMemory:
                 f"shape {tuple(self.x.shape[1:])} and {self.x.dtype}"
             )
 
+    def set_budget(self, exemplars_per_class: int | None, total: int | None) -> None:
+        """From now on hold so many; what is beyond that goes."""
+        self.exemplars_per_class, self.total = exemplars_per_class, total
+        if len(self):
+            kept = first_of_each_class(self.y, self._priority, self.quota(self.y.unique()))
+            chosen = torch.ones_like(self.y, dtype=torch.bool)
+            chosen[kept] = False
+            self.split_off(chosen)
+
     def split_off(self, chosen: Tensor) -> Kept:
         """Take the exemplars where the mask `chosen` is true out of the memory; `add` puts back."""
         parts = [
