@@ -31,10 +31,11 @@ def read(
 ) -> tuple[dict[str, Any], Learned]:
     """The parameters and the knowledge of a classifier; FileError if it is no such file."""
     state = read_archive(path, KIND)
-    if state.get("contents") != CONTENTS:
+    contents = state.get("contents")
+    if type(contents) is not int or contents != CONTENTS:
         raise FileError(
-            f"{os.fspath(path)} has contents of version {str(state.get('contents'))[:40]}; this "
-            f"gradmix reads {CONTENTS}: install the version that wrote it or a later one"
+            f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
+            f"{CONTENTS}: install the version that wrote it or a later one"
         )
     try:
         _check(state)
@@ -76,6 +77,11 @@ def _check(state: Mapping[str, Any]) -> None:
         values = torch.tensor(state[name], dtype=torch.float64)
         if values.shape != (shape[0],) or not bool(values.isfinite().all()):
             raise ValueError(f"{name} does not fit the samples")
+    columns = state["columns"]
+    if columns is not None and (len(columns) != shape[0] or {*map(type, columns)} != {str}):
+        raise ValueError("the names of columns do not fit the samples")
+    if type(state["random_state"]) not in (int, type(None)):
+        raise ValueError(f"random_state is {str(state['random_state'])[:40]}")
     if not state["history"] or type(state["finished"]) is not str:
         raise ValueError("there is no history")
 

@@ -93,6 +93,10 @@ def read_labels(y: Any, count: int, name: str = "y") -> Array:
 
 def read_classes(y: Any, name: str = "y") -> Array:
     """Labels without regard to their number."""
+    if isinstance(y, (list, tuple)):  # of which NumPy would make text
+        some = {isinstance(item, str) for item in y}
+        if len(some) > 1:
+            raise InputError(f"{name} has text and other things as labels; give one kind")
     try:
         array: Array = column_or_1d(y, warn=True)
         if array.dtype.kind == "O":
