@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from benchmarks.timing import ratio_of_epochs
 from gradmix.data import benchmark_from_tasks
 from gradmix.experiments.config import config_for
-from gradmix.experiments.run import build_method, make_fabric
+from gradmix.experiments.run import build_method
 from gradmix.randomness import RandomStreams
+from gradmix.training.build import make_fabric
 from gradmix.training.loop import StepDone, Training
 from gradmix.types import Samples
 
@@ -39,7 +40,7 @@ def last_task(tasks: list[Samples], mix: str = "none", method: str = "er") -> Tr
     config = config_for("mnist", mix=mix, method=method, epochs=10**6)
     fabric = make_fabric("cpu", "32-true")
     streams = RandomStreams(0)
-    training = Training(benchmark, build_method(config, benchmark, streams, fabric.device), fabric)
+    training = Training(benchmark, build_method(config, benchmark, streams), fabric)
     for samples in few:
         training.method.memory.add(samples, torch.zeros(len(samples.y)))
         training.position.task += 1

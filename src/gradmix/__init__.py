@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradmix.drop_in import GradMix
     from gradmix.errors import GradMixError, InputError
+    from gradmix.estimator import IncrementalClassifier
     from gradmix.experiments.config import RunConfig, config_for
     from gradmix.experiments.results import RunResult, load_result
     from gradmix.experiments.run import run
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 _HOME = {
     "GradMix": "gradmix.drop_in",
     "GradMixError": "gradmix.errors",
+    "IncrementalClassifier": "gradmix.estimator",
     "InputError": "gradmix.errors",
     "PairTable": "gradmix.types",
     "Recipe": "gradmix.mixing",
@@ -43,6 +45,7 @@ _HOME = {
 __all__ = [
     "GradMix",
     "GradMixError",
+    "IncrementalClassifier",
     "InputError",
     "PairTable",
     "Recipe",

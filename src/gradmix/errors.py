@@ -24,6 +24,10 @@ class UnknownNameError(InputError):
         super().__init__(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}")
 
 
+class DataWarning(UserWarning):
+    """Data that can be learned, but probably not well."""
+
+
 class DivergedError(GradMixError, ArithmeticError):
     """Training whose loss is no longer a number."""
 

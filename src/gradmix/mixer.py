@@ -290,6 +290,11 @@ class Mixer:
             self._pairs_mixed = []
         return self._counts
 
+    def forget_pairs(self) -> None:
+        """Drop tables and counts, when labels come to mean other classes."""
+        self.tables, self._pairs_mixed = (), []
+        self._counts = torch.zeros_like(self._counts)
+
     def state_dict(self) -> dict[str, Any]:
         """The pair tables and counts; the generators belong to whoever passed them."""
         tables = {}

@@ -31,7 +31,7 @@ class RandomStreams:
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise InputError(f"seed is {seed!r}; it must be an integer of 0 or more")
         self.seed = seed
-        self._place = torch.device(device)
+        self.place = torch.device(device)  # of the tensors
         self._device: dict[str, torch.Generator] = {}
         self._host: dict[str, np.random.Generator] = {}
 
@@ -40,7 +40,7 @@ class RandomStreams:
 
     def _fresh_device(self, name: str) -> torch.Generator:
         seed = int(self._fresh_host(name).integers(2**63))
-        return torch.Generator(self._place).manual_seed(seed)
+        return torch.Generator(self.place).manual_seed(seed)
 
     def device(self, name: str) -> torch.Generator:
         """The stream `name` for draws of tensors."""
@@ -61,7 +61,7 @@ class RandomStreams:
         The global state of CPU and device is put back afterwards.
         """
         seed = int(self.host(name).integers(2**63))
-        devices = [self._place] if self._place.type == "cuda" else []
+        devices = [self.place] if self.place.type == "cuda" else []
         with torch.random.fork_rng(devices):
             torch.random.manual_seed(seed)
             yield

@@ -11,8 +11,9 @@ import torch
 from gradmix import config_for, run
 from gradmix.data import from_folder, split_into_tasks
 from gradmix.errors import InputError
-from gradmix.experiments.run import load_benchmark, make_fabric, prepare
+from gradmix.experiments.run import load_benchmark, prepare
 from gradmix.metrics import all_metrics
+from gradmix.training.build import make_fabric
 
 
 def quick(**changes):

@@ -168,10 +168,7 @@ def list_images(
     test_folders: Sequence[str] = _TEST_FOLDERS,
 ) -> Listing:
     """Find the classes and images of a folder; InputError says what is not as it should be."""
-    entries = tree.names()
-    while len(only := _folders(entries)) == 1 and only[0] != "train" and _holds_folders(entries):
-        tree = tree.within(only[0])  # all lies in one folder
-        entries = _below(entries, only[0])
+    tree, entries = _innermost(tree)
     if "train" not in _folders(entries):
         by_class = _images_by_class(tree, entries, "")
         return _hold_out(tree, by_class, test_fraction)
@@ -186,6 +183,23 @@ def list_images(
     )
     _check_same_classes(tree, train_images, test_images, test[0])
     return _listing(tree, train_images, test_images)
+
+
+def find_classes(tree: FileTree, part: str = "train") -> tuple[FileTree, dict[str, list[str]]]:
+    """The images of each class, by the name of its folder; of `part`, if there is such a folder."""
+    tree, entries = _innermost(tree)
+    if part in _folders(entries):
+        return tree, _images_by_class(tree, _below(entries, part), f"{part}/")
+    return tree, _images_by_class(tree, entries, "")
+
+
+def _innermost(tree: FileTree) -> tuple[FileTree, list[str]]:
+    """The folder that has the classes, if all lies in one folder in another, and its entries."""
+    entries = tree.names()
+    while len(only := _folders(entries)) == 1 and only[0] != "train" and _holds_folders(entries):
+        tree = tree.within(only[0])
+        entries = _below(entries, only[0])
+    return tree, entries
 
 
 def _listing(tree: FileTree, train: dict[str, list[str]], test: dict[str, list[str]]) -> Listing:

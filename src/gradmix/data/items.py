@@ -56,7 +56,7 @@ def _item(item: Any, where: str) -> tuple[Tensor, int]:
         label = label.item()
     if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
         raise InputError(f"{where} has the label {label!r}; it must be an integer")
-    return _bytes_of(_one_image(image, where), where), int(label)
+    return bytes_of(_one_image(image, where), where), int(label)
 
 
 def _one_image(image: Any, where: str) -> Tensor:
@@ -89,7 +89,7 @@ def _pillow_pixels(image: Any, where: str) -> npt.NDArray[np.uint8]:
         raise InputError(f"{where}: {error}") from None
 
 
-def _bytes_of(pixels: Tensor, where: str) -> Tensor:
+def bytes_of(pixels: Tensor, where: str) -> Tensor:
     """Bytes as they are, floats that are bytes divided by 255 as these, rows as they are."""
     if pixels.dtype == torch.uint8 or (pixels.ndim == 1 and pixels.is_floating_point()):
         return pixels

@@ -5,31 +5,27 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from gradmix.analysis import take
 from gradmix.archive import locked
 from gradmix.data import Benchmark, DataSet, load_dataset, split_into_tasks
 from gradmix.data.augment import TRANSFORMS
-from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.experiments.config import RunConfig
 from gradmix.experiments.results import PROTOCOL_VERSION, RunResult
-from gradmix.memory import ReplayMemory
-from gradmix.methods import Method, find_method
-from gradmix.methods.base import read_options
+from gradmix.methods import Method
 from gradmix.metrics import all_metrics
-from gradmix.mixer import Mixer
 from gradmix.models import build_model
 from gradmix.randomness import RandomStreams
+from gradmix.training.build import Design, make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import EpochDone, Event, TaskDone, Training
 
@@ -55,7 +51,7 @@ def run(
     """
     started = time.perf_counter()
     guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
-    with guard, _threads(config.threads):
+    with guard, torch_threads(config.threads):
         training = prepare(config, load_benchmark(config) if benchmark is None else benchmark)
         record = _Record(training, config.analyses)
         about = {"config": config.to_json(), "protocol_version": PROTOCOL_VERSION}
@@ -78,7 +74,7 @@ def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
     """Everything a run needs, ready to train."""
     fabric = make_fabric(config.device, config.precision)
     streams = RandomStreams(config.seed, fabric.device)
-    method = build_method(config, benchmark, streams, fabric.device)
+    method = build_method(config, benchmark, streams)
     transforms = [TRANSFORMS[name] for name in config.transforms]
     return Training(benchmark, method, fabric, transforms)
 
@@ -95,59 +91,29 @@ def load_benchmark(config: RunConfig, data: DataSet | None = None) -> Benchmark:
     return split_into_tasks(data, increments, config.class_order, evaluate_on=config.evaluate_on)
 
 
-def make_fabric(device: str, precision: str) -> Fabric:
-    """Lightning Fabric on one device, which gives device and precision and wraps nothing."""
-    accelerator, _, number = device.partition(":")
-    if number and not number.isdigit():
-        raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, say, cuda:1")
-    try:
-        return Fabric(
-            accelerator=accelerator,
-            devices=[int(number)] if number else 1,
-            precision=precision,  # type: ignore[arg-type]
-        )
-    except (ValueError, RuntimeError) as error:
-        raise InputError(f"device is {device!r}, which cannot be used here: {error}") from error
-
-
-def build_method(
-    config: RunConfig, benchmark: Benchmark, streams: RandomStreams, device: torch.device
-) -> Method:
+def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams) -> Method:
     """Network, memory, mixer and method of a configuration."""
-    kind = find_method(config.method)
-    growing = kind.grows or config.head == "growing"
-    num_classes = len(benchmark.class_names)
-    outputs = len(benchmark.tasks[0].classes) if growing else num_classes
-    shape = benchmark.tasks[0].train.x.shape[1:]
-    with streams.for_construction("weights"):
-        model = build_model(config.model, shape, outputs).to(device)
-        if device.type == "cpu":  # where convolutions are faster so; see benchmarks
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    memory = ReplayMemory(exemplars_per_class=config.exemplars_per_class, total=config.memory_total)
-    mixer = Mixer(
+    design = Design(
+        config.method,
         config.recipe,
-        num_classes,
-        host=streams.host("mixing"),
-        generator=streams.device("mixing"),
-        mix_points=int(getattr(model, "mix_points", 1)),
-        exemplars_per_class=config.criterion_exemplars,
-        pairing=config.pairing,
-        average=config.average,
+        config.settings,
+        config.options,
+        config.exemplars_per_class,
+        config.memory_total,
+        config.criterion_exemplars,
+        config.pairing,
+        config.average,
     )
-    normalise = Normalise(benchmark.mean, benchmark.std, device)
-    options = read_options(kind.options_type, dict(config.options))
-    return kind(model, memory, mixer, config.settings, streams, normalise, options)
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """PyTorch's thread count within; what it was afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    num_classes = len(benchmark.class_names)
+    outputs = len(benchmark.tasks[0].classes) if design.grows else num_classes
+    shape = benchmark.tasks[0].train.x.shape[1:]
+    return design.build(
+        lambda: build_model(config.model, shape, outputs),
+        num_classes,
+        benchmark.mean,
+        benchmark.std,
+        streams,
+    )
 
 
 class _Record:

@@ -18,10 +18,11 @@ from gradmix.errors import InputError, WorkerError
 from gradmix.experiments.claims import Claim, RunProgress
 from gradmix.experiments.config import RunConfig
 from gradmix.experiments.results import RunResult
-from gradmix.experiments.run import build_method, load_benchmark, make_fabric, run
+from gradmix.experiments.run import build_method, load_benchmark, run
 from gradmix.experiments.store import Failure, ResultStore
 from gradmix.experiments.workers import in_processes
 from gradmix.randomness import RandomStreams
+from gradmix.training.build import make_fabric
 from gradmix.training.loop import Event, StepDone, Training
 
 NOTE_SECONDS = 0.5
@@ -308,7 +309,7 @@ def _why_impossible(config: RunConfig) -> InputError | None:
         make_fabric(config.device, config.precision)
         benchmark = load_benchmark(config, dataset(config.data))
         cpu = torch.device("cpu")
-        build_method(config, benchmark, RandomStreams(config.seed, cpu), cpu)
+        build_method(config, benchmark, RandomStreams(config.seed, cpu))
     except InputError as error:
         names = f"data {config.data}, method {config.method}, model {config.model}"
         return InputError(f"{names}: {error}")

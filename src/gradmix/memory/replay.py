@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,14 @@ from torch import Tensor
 from gradmix.errors import InputError
 from gradmix.ranking import first_of_each_class
 from gradmix.types import Samples
+
+
+class Kept(NamedTuple):
+    """Exemplars with all that a memory keeps of them, as `ReplayMemory.add` takes them."""
+
+    samples: Samples
+    priority: Tensor
+    extras: dict[str, Tensor]
 
 
 class ReplayMemory:
@@ -119,6 +127,33 @@ class ReplayMemory:
                 f"samples of shape {tuple(x.shape[1:])} and {x.dtype} do not fit a memory of "
                 f"shape {tuple(self.x.shape[1:])} and {self.x.dtype}"
             )
+
+    def set_budget(self, exemplars_per_class: int | None, total: int | None) -> None:
+        """From now on hold so many; what is beyond that goes."""
+        self.exemplars_per_class, self.total = exemplars_per_class, total
+        if len(self):
+            kept = first_of_each_class(self.y, self._priority, self.quota(self.y.unique()))
+            chosen = torch.ones_like(self.y, dtype=torch.bool)
+            chosen[kept] = False
+            self.split_off(chosen)
+
+    def split_off(self, chosen: Tensor) -> Kept:
+        """Take the exemplars where the mask `chosen` is true out of the memory; `add` puts back."""
+        parts = [
+            Kept(
+                Samples(self.x[rows], self.y[rows]),
+                self._priority[rows],
+                {name: values[rows] for name, values in self.extras.items()},
+            )
+            for rows in (chosen, ~chosen)
+        ]
+        (self.x, self.y), self._priority, self.extras = parts[1]
+        return parts[0]
+
+    def forget(self, label: int) -> None:
+        """Drop the exemplars of a class; the classes after it move up by one."""
+        self.split_off(self.y == label)
+        self.y = self.y - (self.y > label).long()
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Indices of `count` exemplars, uniformly, none twice.

@@ -13,9 +13,10 @@ from gradmix.criterion import evaluating, find_head
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory, random_priority
+from gradmix.methods.weights import load_weights
 from gradmix.mixer import Mixer, Plan
 from gradmix.mixing import Recipe
-from gradmix.models.heads import grow_head
+from gradmix.models.heads import drop_output, grow_head
 from gradmix.randomness import RandomStreams
 from gradmix.types import MixedBatch, Samples
 
@@ -232,6 +233,30 @@ class Method:
         """All that is evaluated after a task: "main", and what else a method has."""
         return {"main": self.predict}
 
+    # --- forgetting on purpose --------------------------------------------------------------
+
+    def forget(self, label: int) -> None:
+        """Drop a class, its exemplars and its outputs; the classes after it move up by one.
+
+        Between tasks. A head of fixed size gets an output for another class in its place.
+        """
+        self.memory.forget(label)
+        self.drop_outputs(label)
+        self.seen -= 1
+        self.mixer.forget_pairs()
+
+    def drop_outputs(self, label: int) -> None:
+        """Take a class out of every network."""
+        self.model.head = self.without_output(self.head, label)
+
+    def without_output(self, head: nn.Linear, label: int) -> nn.Linear:
+        """A head after `label` is gone."""
+        shorter = drop_output(head, label)
+        if self.grows or self.settings.head == "growing":
+            return shorter
+        with self.streams.for_construction("heads"):
+            return grow_head(shorter, head.out_features)
+
     # --- state ------------------------------------------------------------------------------
 
     def structure(self) -> dict[str, Any]:
@@ -271,7 +296,7 @@ class Method:
         """
         self.load_past(state)
         for name, network in self.networks().items():
-            network.load_state_dict(state["networks"][name])
+            load_weights(network, state["networks"][name], self.streams.place)
         self.mixer.load_state_dict(state["mixer"])
         if stage is not None:
             self.stage = stage

@@ -6,13 +6,14 @@ import copy
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
 from gradmix.mixer import Plan
+from gradmix.models.heads import drop_output
 from gradmix.types import Samples
 
 
@@ -96,6 +97,38 @@ class Joint(Method):
         past, initial = self.past(), dict(self._initial)
         return {**super().state_dict(), "kept": {"x": past.x, "y": past.y}, "initial": initial}
 
+    def structure(self) -> dict[str, Any]:
+        """With the outputs of the first task."""
+        return {**super().structure(), "initial": self._initial_head.out_features}
+
+    def rebuild(self, structure: dict[str, Any]) -> None:
+        """With a head of the shape that the first task had."""
+        super().rebuild(structure)
+        head, outputs = self._initial_head, structure["initial"]
+        if head.out_features != outputs:
+            with self.streams.for_construction("heads"):
+                bias = head.bias is not None
+                self._initial_head = nn.Linear(head.in_features, outputs, bias=bias)
+
+    def forget(self, label: int) -> None:
+        """With the data kept; what training starts from never saw any."""
+        super().forget(label)
+        x, y = self.past()
+        kept = y != label
+        self._kept = [Samples(x[kept], y[kept] - (y[kept] > label).long())]
+
+    def drop_outputs(self, label: int) -> None:
+        """Networks start with no more outputs than there are."""
+        super().drop_outputs(label)
+        head, outputs = self._initial_head, self.head.out_features
+        if head.out_features > outputs:
+            name = next(name for name, module in self.model.named_modules() if module is self.head)
+            self._initial_head = drop_output(head, outputs)
+            for part in ("weight", "bias"):
+                key = f"{name}.{part}"
+                if key in self._initial:
+                    self._initial[key] = self._initial[key][:outputs].clone()
+
     def load_past(self, state: dict[str, Any]) -> None:
         """With the data seen."""
         super().load_past(state)
@@ -106,3 +139,4 @@ class Joint(Method):
         """With the weights to start from, which need not be those this object was made with."""
         super().load_state_dict(state, *args)
         self._initial = dict(state["initial"])
+        self._initial_head = self._initial_head.to_empty(device=self.streams.place)

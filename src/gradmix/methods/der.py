@@ -91,6 +91,16 @@ class DER(Method):
             self.memory.extras["logits"] = F.pad(old, (0, width - old.shape[1]))
         self.memory.add(new, priority, extras)
 
+    def drop_outputs(self, label: int) -> None:
+        """The stored outputs, too."""
+        super().drop_outputs(label)
+        extras = self.memory.extras
+        if "logits" not in extras:
+            return
+        logits, known = extras["logits"], extras["known"]
+        kept = [column for column in range(logits.shape[1]) if column != label]
+        extras["logits"], extras["known"] = logits[:, kept], known - (known > label).long()
+
     def memory_logits(self, new: Samples) -> Tensor:
         """Outputs for stored samples, in evaluation mode."""
         index = torch.arange(len(new.y), device=new.y.device)  # the task's, first in the pool

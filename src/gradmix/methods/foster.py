@@ -21,7 +21,7 @@ from gradmix.methods.base import Method, Options, Stage
 from gradmix.methods.parts import check_splittable, distillation
 from gradmix.mixer import Plan
 from gradmix.models.base import Mix, Network
-from gradmix.models.heads import grow_head, widen_head
+from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.types import MixedBatch
 
 
@@ -198,6 +198,20 @@ class FOSTER(Method):
         weights = (1 - beta) / (1 - beta ** counts.to(torch.float32))
         return weights / weights.mean()
 
+    def drop_outputs(self, label: int) -> None:
+        """In both branches and the student."""
+        super().drop_outputs(label)
+        net = self.model
+        if isinstance(net, TwoBranches):
+            net.new.head = drop_output(net.new.head, label)
+            if label < net.old.head.out_features and net.old.head.out_features > 1:
+                net.old.head = drop_output(net.old.head, label)
+            elif label < net.old.head.out_features:  # a head has at least one output
+                net.old.head.requires_grad_(False).weight.zero_()
+                net.old.head.bias.zero_()
+        if self.student is not None:
+            self.student.head = drop_output(self.student.head, label)
+
     def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """The two branches, and the student."""
         return {"main": self.predict, "student": self.predict_student}
@@ -224,9 +238,13 @@ class FOSTER(Method):
 
     def rebuild(self, structure: dict[str, Any]) -> None:
         """Networks of the saved shape."""
-        assert isinstance(self.model, Network)
+        first = self.model.old if isinstance(self.model, TwoBranches) else self.model
+        assert isinstance(first, Network)
+        self.model, self.student = first.requires_grad_(True), None
         with self.streams.for_construction("heads"):
-            self.model.head = grow_head(self.head, structure["old"] or structure["outputs"])
+            outputs = structure["old"] or structure["outputs"]
+            device = self.head.weight.device
+            self.model.head = nn.Linear(self.head.in_features, outputs).to(device)
             if structure["two"]:
                 self.model = TwoBranches(self.model, structure["outputs"])
         if structure["student"]:

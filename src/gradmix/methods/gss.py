@@ -95,6 +95,11 @@ class GSSStream(GSS):
         """Keep what the stream left."""
         self.keep(new, self._buffers)
 
+    def forget(self, label: int) -> None:
+        """With what the last task left in the buffers."""
+        super().forget(label)
+        self._buffers = {}
+
     def state_dict(self) -> dict[str, Any]:
         """With the buffers of the current task."""
         buffers = {str(label): buffer.state_dict() for label, buffer in self._buffers.items()}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradmix.criterion import embed
+from gradmix.criterion import embed, find_head
 from gradmix.memory import herding_ranks
 from gradmix.methods.base import Method, Stage
 from gradmix.types import MixedBatch, Samples
@@ -66,7 +66,10 @@ class ICaRL(Method):
         return answers
 
     def end_task(self, new: Samples) -> None:
-        """Herd exemplars of every new class; class means are taken anew at the next prediction."""
+        """Herd exemplars of every new class; class means are taken anew at the next prediction.
+
+        The more of a class was in a task, the more of its exemplars are from there.
+        """
         self._means = None
         index = torch.arange(len(new.y), device=new.y.device)
         features = embed(self.model, self.head, self.pool.images(index), new.y).embeddings
@@ -76,6 +79,7 @@ class ICaRL(Method):
         for label in classes.tolist():
             rows = new.y == label
             ranks[rows] = herding_ranks(features[rows], int(quota[label]))
+            ranks[rows] = (ranks[rows] + 0.5) / len(features[rows])  # as a share of the class
         self.memory.add(new, ranks)
 
     def class_means(self) -> tuple[Tensor, Tensor]:
@@ -100,6 +104,15 @@ class ICaRL(Method):
         scores = features.new_full((len(x), self.head.out_features), -torch.inf)
         scores[:, classes] = -torch.cdist(features, means).square()
         return scores
+
+    def drop_outputs(self, label: int) -> None:
+        """In the old network, too."""
+        super().drop_outputs(label)
+        self._means = None
+        if self.old is not None:
+            self.old.head = self.without_output(find_head(self.old), label)
+            self.old_classes -= label < self.old_classes
+            self.old = self.old if self.old_classes else None
 
     def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """Nearest means, and the head."""

@@ -18,7 +18,7 @@ from gradmix.errors import InputError
 from gradmix.methods.base import Method, Options
 from gradmix.methods.parts import as_soft, check_splittable, fold_old_classes
 from gradmix.models.base import Mix, Network, Part
-from gradmix.models.heads import grow_head, widen_head
+from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.types import Samples
 
 
@@ -140,9 +140,19 @@ class MEMO(Method):
 
     def end_task(self, new: Samples) -> None:
         """Align the weights, keep random exemplars."""
-        if self.model.auxiliary is not None and self._options.align:
-            align_weights(self.head, self.model.auxiliary.out_features - 1)
+        auxiliary = self.model.auxiliary
+        if auxiliary is not None and auxiliary.out_features > 1 and self._options.align:
+            align_weights(self.head, auxiliary.out_features - 1)
         super().end_task(new)
+
+    def drop_outputs(self, label: int) -> None:
+        """In the auxiliary head, too, if it has one for this class."""
+        super().drop_outputs(label)
+        auxiliary = self.model.auxiliary
+        if auxiliary is not None:
+            own = label - (self.seen - auxiliary.out_features)  # output 0 is of all old classes
+            if own >= 1:
+                self.model.auxiliary = drop_output(auxiliary, own)
 
     def structure(self) -> dict[str, Any]:
         """How many special parts, and outputs of the auxiliary head."""

@@ -10,7 +10,7 @@ from functools import partial
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.models.adapt import Adapted, adapt, load_backbone
 from gradmix.models.base import Network, Part
-from gradmix.models.heads import carry_over, grow_head, widen_head
+from gradmix.models.heads import carry_over, drop_output, grow_head, widen_head
 from gradmix.models.mlp import MLP
 from gradmix.models.resnet import ResNet18
 from gradmix.models.vit import ViT
@@ -27,6 +27,7 @@ __all__ = [
     "adapt",
     "build_model",
     "carry_over",
+    "drop_output",
     "grow_head",
     "load_backbone",
     "widen_head",

@@ -46,6 +46,25 @@ def widen_head(head: nn.Linear, inputs: int, outputs: int) -> nn.Linear:
     return grown.train(head.training)
 
 
+def drop_output(head: nn.Linear, label: int) -> nn.Linear:
+    """A head without the output `label`; the others keep their weights exactly."""
+    kept = [row for row in range(head.out_features) if row != label]
+    shorter: nn.Linear = nn.utils.skip_init(
+        nn.Linear,
+        head.in_features,
+        len(kept),
+        head.bias is not None,
+        device=head.weight.device,
+        dtype=head.weight.dtype,
+    )
+    with torch.no_grad():
+        shorter.weight.copy_(head.weight[kept])
+        if head.bias is not None:
+            shorter.bias.copy_(head.bias[kept])
+    shorter.requires_grad_(head.weight.requires_grad)
+    return shorter.train(head.training)
+
+
 def carry_over(optimizer: torch.optim.Optimizer, old: nn.Parameter, new: nn.Parameter) -> None:
     """Let `optimizer` train `new` in place of `old`, with the state it had for `old`.
 

@@ -22,7 +22,7 @@ from gradmix.errors import FileError
 from gradmix.training.loop import Event, TaskDone, Training
 
 KIND = "checkpoint"
-CONTENTS = 2  # changes whenever a state of training comes to mean something else
+CONTENTS = 3  # changes whenever a state of training comes to mean something else
 EVERY_SECONDS = 30.0
 SHARE = 0.01  # of the run's time that saving may take
 FIRST_GUESS = (0.01, 200e6)  # what the first save is taken to cost: seconds, and bytes a second
@@ -43,7 +43,8 @@ class Checkpoint:
 
     It is left out while it would make all saving cost more than a hundredth of the run's time:
     what the last save took decides. `about` says which run this is; a file of another one is not
-    continued. `say` is told, in a sentence, what was done or not done.
+    continued. `say` is told, in a sentence, what was done or not done. `largest` is how many
+    outputs or parts a network can have; the number of classes by default.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Checkpoint:
         about: Mapping[str, Any],
         *,
         say: Callable[[str], object] | None = None,
+        largest: int | None = None,
         every_seconds: float | None = None,
         share: float | None = None,
     ) -> None:
         self.path = Path(path)
         self.seconds_before = 0.0  # that the run had taken when it was saved
         self._training, self._record = training, record
+        self._largest = training.benchmark.num_classes if largest is None else largest
         device = training.fabric.device.type
         self._about = {**about, **_data_of(training), "device": device, "contents": CONTENTS}
         self._say = say if say is not None else lambda _: None
@@ -165,7 +168,7 @@ class Checkpoint:
     def _load(self, state: dict[str, Any]) -> None:
         training, device = self._training, self._training.fabric.device
         saved = state["training"]
-        _check_structure(saved["method"]["structure"], training.benchmark.num_classes)
+        check_structure(saved["method"]["structure"], self._largest)
         for name in ("losses", "method"):  # generators take their state from the CPU
             saved[name] = _to_device(saved[name], device)
         training.load_state_dict(saved)
@@ -213,11 +216,11 @@ def _difference(saved: object, here: Mapping[str, Any]) -> str:
     return ""
 
 
-def _check_structure(structure: Mapping[str, Any], most: int) -> None:
-    """Networks have no more outputs or parts than there are classes: checked before they grow."""
+def check_structure(structure: Mapping[str, Any], most: int) -> None:
+    """Networks have no more outputs or parts than `most`: checked before they grow."""
     for name, value in structure.items():
         if not 0 <= value <= most:
-            raise ValueError(f"{name} is {value} with {most} classes")
+            raise ValueError(f"{name} is {value}, and {most} is the most there can be")
 
 
 def _bytes_in(value: Any) -> int:

@@ -7,14 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradmix.data.pool import Normalise
 from gradmix.types import Samples
 
 EVALUATION_BATCH = 2048
 
 
 def count_correct(
-    predict: Callable[[Tensor], Tensor], samples: Samples, normalise: Normalise, num_classes: int
+    predict: Callable[[Tensor], Tensor],
+    samples: Samples,
+    normalise: Callable[[Tensor], Tensor],
+    num_classes: int,
 ) -> Tensor:
     """How many samples of each class are classified right, (C,) on the host."""
     right = torch.cat(

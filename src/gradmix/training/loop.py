@@ -114,7 +114,7 @@ class Training:
     def _learn(self, task: Task) -> Iterator[Event]:
         at, method = self.position, self.method
         if not at.in_stage:
-            seen = sum(len(t.classes) for t in self._tasks[: at.task + 1])
+            seen = max(method.seen, max(task.classes) + 1)  # a task may have known classes only
             method.begin_task(self._pool(task), seen)
         stages = method.stages()
         while at.stage < len(stages):
@@ -129,6 +129,10 @@ class Training:
         at.task, at.stage = at.task + 1, 0
         counts = method.mixer.counts.cpu()
         yield TaskDone(at.task - 1, correct, counts, len(method.memory), replay_batch)
+
+    def end_stage(self) -> None:
+        """Let this be the last epoch of the stage; to be called when it is done."""
+        self.position.epoch = max(self.position.epoch, self.method.stage.epochs)
 
     def _pool(self, task: Task) -> Pool:
         method = self.method

@@ -1,0 +1,30 @@
+"""Saved weights into networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from gradmix.errors import InputError
+
+
+def load_weights(network: nn.Module, saved: Mapping[str, Tensor], device: torch.device) -> None:
+    """Give a network saved weights; InputError if they are those of another.
+
+    A network on the meta device takes memory only when it is clear that they fit.
+    """
+    own = network.state_dict()
+    if own.keys() != saved.keys():
+        names = ", ".join(sorted(own.keys() ^ saved.keys())[:3])
+        raise InputError(f"the saved weights are of another network ({names})")
+    for name, value in own.items():
+        if saved[name].shape != value.shape or saved[name].dtype != value.dtype:
+            raise InputError(
+                f"{name} is saved as {saved[name].dtype} {tuple(saved[name].shape)}; "
+                f"this network has {value.dtype} {tuple(value.shape)}"
+            )
+    if any(value.is_meta for value in own.values()):
+        network.to_empty(device=device)
+    network.load_state_dict(saved)
