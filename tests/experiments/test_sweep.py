@@ -338,7 +338,7 @@ def test_ctrl_c_ends_all_at_once_and_keeps_what_is_finished(store, start, moment
     workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert "stopped: 0 of 12 runs are finished and kept" in errors
     assert "Traceback" not in errors
     wait_until(lambda: not any(map(alive, workers)))
