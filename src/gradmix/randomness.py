@@ -67,11 +67,12 @@ class RandomStreams:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and JSON text only."""
+        """Tensors and JSON text only, by name: whoever drew first makes no difference."""
+        host = {name: g.bit_generator.state for name, g in sorted(self._host.items())}
         return {
             "seed": self.seed,
-            "device": {name: g.get_state() for name, g in self._device.items()},
-            "host": {name: json.dumps(g.bit_generator.state) for name, g in self._host.items()},
+            "device": {name: g.get_state() for name, g in sorted(self._device.items())},
+            "host": {name: json.dumps(state) for name, state in host.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -19,7 +19,9 @@ def test_version():
     assert gradmix("--version").strip() == f"gradmix {__version__}"
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "results", "report", "demo"])
+@pytest.mark.parametrize(
+    "command", ["run", "sweep", "results", "report", "demo", "learn", "predict", "inspect"]
+)
 def test_help_needs_no_torch(command):
     call = f"app(['{command}', '--help'], standalone_mode=False)"
     code = f"import sys; from gradmix.cli import app; {call}"

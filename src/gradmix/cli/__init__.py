@@ -11,7 +11,10 @@ from rich.markup import escape
 from gradmix import __version__
 from gradmix.arguments import ManyValues
 from gradmix.cli.demo import demo
+from gradmix.cli.inspect import inspect
+from gradmix.cli.learn import learn
 from gradmix.cli.list import list_all
+from gradmix.cli.predict import predict
 from gradmix.cli.report import report
 from gradmix.cli.reproduce import reproduce
 from gradmix.cli.results import results
@@ -57,6 +60,9 @@ def options(
     """Class-incremental learning with gradient-based selective mixup."""
 
 
+app.command()(learn)
+app.command()(predict)
+app.command()(inspect)
 app.command(cls=ManyValues)(run)
 app.command(cls=ManyValues)(sweep)
 app.command(cls=ManyValues)(results)

@@ -39,6 +39,11 @@ class Data:
     announced: Array | None = None
     evaluation: tuple[Tensor, Array] | None = None
 
+    def digest(self) -> str:
+        """Equal if and only if nothing differs."""
+        x, y = (None, None) if self.evaluation is None else self.evaluation
+        return digest([self.x, self.y.tolist(), x, None if y is None else y.tolist()])
+
 
 @dataclass(frozen=True)
 class Watch:
@@ -149,12 +154,11 @@ class Call:
     def identity(self, data: Data) -> dict[str, Any]:
         """What this call is: the same only with the same past, parameters and data."""
         params = {k: v for k, v in self.basis.params.items() if k not in ("model", "threads")}
-        evaluation = None if data.evaluation is None else data.evaluation[0]
         return {
             "parameters": params,
             "seed": self.basis.seed,
             "past": self.before.digest() if self.before else "",
-            "data": digest([data.x, data.y.tolist(), evaluation]),
+            "data": data.digest(),
         }
 
     def train(self, watch: Watch, identity: Mapping[str, Any] | None) -> None:

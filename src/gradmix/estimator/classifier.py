@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from gradmix.estimator.inputs import read_inputs
 from gradmix.estimator.labels import Label, read_classes, read_labels
 from gradmix.estimator.learned import Learned
 from gradmix.estimator.learning import learn
-from gradmix.training.loop import Event, Training
 
 Array = npt.NDArray[Any]
 SAVE_SECONDS = 10.0  # to wait for another writer of a file
@@ -127,7 +125,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def fit(self, X: Any, y: Any = None, eval_set: Any = None) -> IncrementalClassifier:
         """Learn from nothing; what was learned before is gone. See `partial_fit`."""
-        return self._learn(None, X, y, None, eval_set, Watch())
+        return self._learn(None, self._data(None, X, y, None, eval_set), Watch())
 
     def partial_fit(
         self,
@@ -146,18 +144,24 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         call goes on from there, to the same bits; remove it when the classifier is saved.
         """
         before = getattr(self, "_learned", None)
-        return self._learn(before, X, y, classes, eval_set, Watch(checkpoint))
+        data = self._data(before, X, y, classes, eval_set)
+        return self._learn(before, data, Watch(checkpoint))
 
-    def _learn(
+    def _learn(self, before: Learned | None, data: Data, watch: Watch) -> IncrementalClassifier:
+        seed = self._seed() if before is None else before.basis.seed
+        self._take(learn(before, self._params(), seed, data, watch))
+        return self
+
+    def _data(
         self,
         before: Learned | None,
         X: Any,
-        y: Any,
-        classes: Any,
-        eval_set: Any,
-        watch: Watch,
-    ) -> IncrementalClassifier:
-        params = self._params()
+        y: Any = None,
+        classes: Any = None,
+        eval_set: Any = None,
+    ) -> Data:
+        """What a call is given, checked."""
+        self._params()
         layout = None if before is None else before.basis.layout
         x, layout, own = read_inputs(X, self, layout, self.image_size)
         labels = self._labels(y, own, len(x), before)
@@ -167,10 +171,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             if announced.dtype.kind != labels.dtype.kind:
                 raise InputError("classes has labels of another kind than y")
         evaluation = None if eval_set is None else self._evaluation(eval_set, layout, before)
-        data = Data(x, labels, layout, announced, evaluation)
-        seed = self._seed() if before is None else before.basis.seed
-        self._take(learn(before, params, seed, data, watch))
-        return self
+        return Data(x, labels, layout, announced, evaluation)
 
     def _take(self, learned: Learned) -> None:
         """Show what was learned; other threads see the old or the new in one piece."""
@@ -313,6 +314,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     return value
-
-
-Observer = Callable[[Training, Event], object]

@@ -1,0 +1,115 @@
+"""gradmix inspect: what a model file knows, keeps and went through."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Column, Table
+
+from gradmix.terminal import output
+
+if TYPE_CHECKING:
+    from gradmix.estimator import IncrementalClassifier
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="File that `gradmix learn` wrote.")],
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="Write exemplars as a .png or .html file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+) -> None:
+    """Show classes, exemplars, history, size and accuracy over time of a model."""
+    from gradmix.errors import InputError
+    from gradmix.estimator import IncrementalClassifier
+
+    if out is not None and Path(out).suffix.lower() not in (".png", ".html"):
+        raise InputError(f"out is {out!r}; its name must end in .png or .html")
+    classifier = IncrementalClassifier.load(model)
+    facts = describe(classifier, Path(model).stat().st_size)
+    if as_json:
+        print(json.dumps(facts, indent=2))  # noqa: T201
+    else:
+        _show(facts, model)
+    if out is not None:
+        _write_sheet(classifier, out)
+        if not as_json:
+            output.print(f"exemplars in {out}", soft_wrap=True, markup=False)
+
+
+def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
+    """What there is to say, in plain values."""
+    learned = classifier._learned
+    memory, holdout = learned.method.memory, learned.holdout
+    kept = memory.y.cpu().bincount(minlength=len(learned.counts)).tolist()
+    held = [0] * len(kept)
+    if holdout is not None and len(holdout):
+        held = holdout.y.cpu().bincount(minlength=len(kept)).tolist()
+    params, network = learned.basis.params, learned.basis.model
+    weights = sum(
+        value.numel() for net in learned.method.networks().values() for value in net.parameters()
+    )
+    return {
+        "bytes": size,
+        "method": params["method"],
+        "mix": params["mix"],
+        "network": network if isinstance(network, str) else type(network).__name__,
+        "weights": weights,
+        "input": list(learned.basis.layout.shape),
+        "classes": [
+            {"class": label, "seen": seen, "exemplars": k, "held_out": h}
+            for label, seen, k, h in zip(
+                learned.labels.known, learned.counts, kept, held, strict=True
+            )
+        ],
+        "history": [
+            {**report.to_state(), "after": report.after, "forgotten": report.forgotten}
+            for report in classifier.history_
+        ],
+    }
+
+
+def _show(facts: dict[str, Any], model: str) -> None:
+    shape = " x ".join(map(str, facts["input"]))
+    output.print(
+        f"{model}: {facts['bytes']:,} bytes; {facts['method']}, {facts['mix']}, "
+        f"{facts['network']} with {facts['weights']:,} weights, inputs {shape}",
+        soft_wrap=True,
+        markup=False,
+    )
+    numbers = [Column(name, justify="right") for name in ("seen", "exemplars", "held out")]
+    table = Table("class", *numbers)
+    for row in facts["classes"]:
+        counts = (f"{row[name]:,}" for name in ("seen", "exemplars", "held_out"))
+        table.add_row(str(row["class"]), *counts)
+    output.print(table)
+    history = Table("call", "new", "more of", "images", "epochs", "accuracy after", "forgotten")
+    for row in facts["history"]:
+        after, forgotten = (_figure(row[name]) for name in ("after", "forgotten"))
+        new, more = (", ".join(map(str, row[name])) for name in ("new", "more"))
+        forgotten = "" if row["after"] is not None and row["forgotten"] is None else forgotten
+        cells = (str(row["call"]), new, more, f"{row['samples']:,}", str(row["epochs"]))
+        history.add_row(*cells, after, forgotten)
+    output.print(history)
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def _write_sheet(classifier: IncrementalClassifier, out: str) -> None:
+    from gradmix.atomic import replacing
+    from gradmix.errors import FileError
+    from gradmix.estimator.sheet import contact_page, contact_sheet
+
+    page = Path(out).suffix.lower() == ".html"
+    learned = classifier._learned
+    content = contact_page(learned).encode() if page else contact_sheet(learned)
+    try:
+        with replacing(out) as file:
+            file.write(content)
+    except OSError as error:
+        raise FileError(f"{out} cannot be written: {error}") from error

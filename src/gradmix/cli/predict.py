@@ -1,0 +1,67 @@
+"""gradmix predict: what images show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gradmix.terminal import output
+
+AT_ONCE = 256  # images
+
+
+def predict(
+    model: Annotated[str, typer.Argument(help="File that `gradmix learn` wrote.")],
+    images: Annotated[list[str], typer.Argument(help="Image files, or folders of them.")],
+    top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print predictions as JSON.")] = False,
+) -> None:
+    """Say of each image which class it shows, and how likely that is."""
+    from gradmix.estimator import IncrementalClassifier
+
+    paths = find_images(images)
+    classifier = IncrementalClassifier.load(model)
+    found = list(_predictions(classifier, paths, top))
+    if as_json:
+        print(json.dumps(found, indent=2))  # noqa: T201
+        return
+    for entry in found:
+        named = ", ".join(f"{row['class']} {row['probability']:.3f}" for row in entry["classes"])
+        output.print(f"{entry['file']}: {named}", soft_wrap=True, markup=False)
+
+
+def find_images(given: Sequence[str]) -> list[Path]:
+    """These files, and all images in these folders."""
+    from gradmix.data.image_folder import EXTENSIONS
+    from gradmix.errors import DataNotFoundError, InputError
+
+    paths: list[Path] = []
+    for text in given:
+        path = Path(text)
+        if path.is_dir():
+            inside = (file for file in sorted(path.rglob("*")) if file.is_file())
+            found = [file for file in inside if file.suffix.lower() in EXTENSIONS]
+            if not found:
+                raise InputError(f"{text} has no images, with extensions {' '.join(EXTENSIONS)}")
+            paths += found
+        elif path.is_file():
+            paths.append(path)
+        else:
+            raise DataNotFoundError(f"{text}: no such file or folder")
+    return paths
+
+
+def _predictions(classifier: Any, paths: Sequence[Path], top: int) -> Iterator[dict[str, Any]]:
+    for start in range(0, len(paths), AT_ONCE):
+        part = list(paths[start : start + AT_ONCE])
+        for path, shares in zip(part, classifier.predict_proba(part), strict=True):
+            best = (-shares).argsort(kind="stable")[:top]
+            rows = [
+                {"class": classifier.classes_[k].item(), "probability": float(shares[k])}
+                for k in best
+            ]
+            yield {"file": str(path), "classes": rows}

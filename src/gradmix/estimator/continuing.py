@@ -1,0 +1,91 @@
+"""A classifier's file as the place of learning: locked, continued after a stop, and replaced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradmix.archive import locked, read_archive
+from gradmix.atomic import remove_leftovers
+from gradmix.errors import FileError
+from gradmix.estimator import files
+from gradmix.estimator.call import Data, Watch
+from gradmix.estimator.classifier import IncrementalClassifier
+from gradmix.estimator.inputs import read_inputs
+from gradmix.estimator.learned import digest
+from gradmix.training import checkpoint as checkpoints
+from gradmix.training.loop import Event, Training
+
+IDENTITY = ("parameters", "seed", "past", "data")
+
+
+def learn_into(
+    path: str | os.PathLike[str],
+    photos: str | os.PathLike[str],
+    test: str | os.PathLike[str] | None = None,
+    *,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    say: Callable[[str], object],
+    on_event: Callable[[Training, Event], object] | None = None,
+) -> IncrementalClassifier:
+    """Let the classifier in a file learn a folder of photos; a new one if there is no file.
+
+    `given` are parameters to be set, `defaults` those of a new one. Stopped at any moment and
+    called again with the same, it goes on from a checkpoint beside the file, and the file ends
+    as the same bits. FileInUseError if another process is at it.
+    """
+    path = Path(path)
+    kept = path.with_name(f"{path.name}.checkpoint")
+    with locked(path):
+        classifier = (
+            IncrementalClassifier.load(path) if path.exists() else IncrementalClassifier(**defaults)
+        )
+        classifier.set_params(**given)
+        before = getattr(classifier, "_learned", None)
+        data = classifier._data(before, photos)
+        if test is not None:
+            data = _measured_on(classifier, data, test, say)
+        if before is not None and _was_finished(kept, before.finished, data):
+            say("this was learned before the last stop; nothing is left to do")
+        else:
+            classifier._learn(before, data, Watch(kept, say, on_event))
+            files.write(path, classifier, classifier._learned)
+        kept.unlink(missing_ok=True)
+        remove_leftovers(kept)
+    return classifier
+
+
+def _measured_on(
+    classifier: IncrementalClassifier,
+    data: Data,
+    test: str | os.PathLike[str],
+    say: Callable[[str], object],
+) -> Data:
+    """With a test folder, as far as its classes are known."""
+    inputs = read_inputs(test, classifier, data.layout, None, "test")
+    known = {*data.y.tolist(), *getattr(classifier, "classes_", np.empty(0)).tolist()}
+    fits = np.isin(inputs.labels, sorted(known))
+    left_out = sorted({*inputs.labels[~fits].tolist()})
+    if left_out:
+        say(f"not measured, for they are not known: {', '.join(left_out)}")
+    if not fits.any():
+        return data
+    return replace(data, evaluation=(inputs.x[np.flatnonzero(fits)], inputs.labels[fits]))
+
+
+def _was_finished(kept: Path, finished: str, data: Data) -> bool:
+    """Whether a call with these data was over, but for the removal of its checkpoint."""
+    if not kept.exists():
+        return False
+    try:
+        about = read_archive(kept, checkpoints.KIND)["about"]
+        identity = {name: about[name] for name in IDENTITY}
+    except (FileError, KeyError, TypeError):
+        return False
+    return identity["data"] == data.digest() and digest(identity) == finished

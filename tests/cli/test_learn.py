@@ -1,0 +1,251 @@
+"""gradmix learn, predict and inspect as a user meets them."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from cli_cases import gradmix
+from PIL import Image
+from rich.console import Console
+
+from gradmix import IncrementalClassifier, terminal
+from gradmix.archive import locked, read_archive
+from gradmix.errors import DataNotFoundError, FileError, FileInUseError, InputError
+from gradmix.estimator import continuing, files
+
+learning = sys.modules["gradmix.cli.learn"]  # the package has its function by this name
+
+OFTEN = """
+import os, sys
+from gradmix.training import checkpoint
+checkpoint.EVERY_SECONDS, checkpoint.SHARE = 0.01, 0.5
+checkpoint.FIRST_GUESS = (0.0, 1e99)
+from gradmix.cli import main
+main()
+"""
+HUES = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 210), "grey": (90, 90, 90)}
+QUICK = ("--network", "mlp-small", "--exemplars", 12, "--holdout", 4)
+
+
+def photos(folder, *classes, each=20, side=9, seed=0):
+    """Noisy pictures of one colour each."""
+    rng = np.random.default_rng(seed)
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for k in range(each):
+            noise = rng.normal(scale=25, size=(side, side, 3))
+            pixels = np.clip(np.array(HUES[name]) + noise, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{k}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Learned in two calls."""
+    folder = tmp_path_factory.mktemp("model")
+    path = folder / "my.gradmix"
+    first = photos(folder / "one", "red", "green")
+    gradmix("learn", first, "--model", path, *QUICK, "--epochs", 20)
+    gradmix("learn", photos(folder / "two", "blue"), "--model", path, "--epochs", 20)
+    return path
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What was said on standard error."""
+    console = Console(stderr=True, record=True, width=200)
+    for place in (learning, terminal):
+        monkeypatch.setattr(place, "messages", console)
+    return lambda: console.export_text(clear=False)
+
+
+def test_learning_shows_accuracy_before_and_after(tmp_path):
+    path = tmp_path / "my.gradmix"
+    one, two = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "two", "blue", "red")
+    text = gradmix("learn", one, "--model", path, *QUICK, "--epochs", 20)
+    assert "learned green, red: 32 images, 20 epochs" in text
+    assert "accuracy on held-out images" in text
+    assert "new" in text
+    text = gradmix("learn", two, "--model", path, "--epochs", 20)
+    assert "learned blue; more of red" in text
+    assert "forgotten on average" in text
+    assert "mean" in text
+    classifier = IncrementalClassifier.load(path)
+    assert classifier.classes_.tolist() == ["blue", "green", "red"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["my.gradmix", "one", "two"]
+
+
+def test_a_test_folder_is_measured_on_as_far_as_it_is_known(tmp_path, said):
+    test = photos(tmp_path / "test", "red", "grey", "green", seed=1, each=5)
+    one = photos(tmp_path / "one", "red", "green")
+    report = json.loads(
+        gradmix("learn", one, "--model", tmp_path / "m", "--test", test, *QUICK, "--json")
+    )
+    assert report["measured_on"] == "eval_set"
+    assert [(row[0], row[3]) for row in report["accuracy"]] == [("green", 5), ("red", 5)]
+    assert "not measured, for they are not known: grey" in said()
+
+
+def test_a_folder_with_train_and_test(tmp_path):
+    photos(tmp_path / "all" / "train", "red", "green")
+    photos(tmp_path / "all" / "test", "red", "green", seed=1, each=3)
+    text = gradmix("learn", tmp_path / "all", "--model", tmp_path / "m", *QUICK, "--epochs", 2)
+    assert "accuracy on the test folder" in text
+
+
+def test_few_images_are_warned_of(tmp_path, said):
+    one = photos(tmp_path / "one", "red", "green", each=2)
+    text = gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
+    assert "class 'red' has 2 samples so far" in said()
+    assert "accuracy is unknown" in text
+
+
+def test_predict(model, tmp_path):
+    seen = photos(tmp_path / "p", "red", "blue", each=3, seed=5)
+    text = gradmix("predict", model, seen / "red" / "0.png", seen / "blue")
+    lines = text.splitlines()
+    assert len(lines) == 4
+    assert "red/0.png: red 0." in lines[0] or "red/0.png: red 1." in lines[0]
+    found = json.loads(gradmix("predict", model, seen, "--top", 2, "--json"))
+    assert len(found) == 6
+    assert found[0]["classes"][0]["class"] == "blue"
+    assert all(len(entry["classes"]) == 2 for entry in found)
+    first = found[0]["classes"]
+    assert first[0]["probability"] >= first[1]["probability"]
+
+
+def test_inspect(model, tmp_path):
+    text = gradmix("inspect", model, "-o", tmp_path / "sheet.png")
+    for words in (
+        "mlp-small",
+        "er, gradmix+",
+        "held out",
+        "accuracy after",
+        f"{model.stat().st_size:,}",
+    ):
+        assert words in " ".join(text.split())
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width >= 8 * 50
+        assert sheet.height >= 3 * 50
+        colours = np.asarray(sheet.convert("RGB")).reshape(-1, 3).astype(int)
+    for name in ("red", "green", "blue"):
+        assert (np.abs(colours - HUES[name]).max(axis=1) < 60).sum() > 1000
+    gradmix("inspect", model, "-o", tmp_path / "sheet.html")
+    page = (tmp_path / "sheet.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in page
+    facts = json.loads(gradmix("inspect", model, "--json"))
+    assert [row["class"] for row in facts["classes"]] == ["green", "red", "blue"]
+    assert [row["exemplars"] + row["held_out"] for row in facts["classes"]] == [12] * 3
+    assert len(facts["history"]) == 2
+
+
+def test_errors_are_clear_and_change_nothing(model, tmp_path):
+    before = model.read_bytes()
+    one = photos(tmp_path / "one", "grey")
+    for error, match, *command in (
+        (DataNotFoundError, "no such folder", "learn", tmp_path / "none", "--model", model),
+        (InputError, "start anew", "learn", one, "--model", model, "--exemplars", 99),
+        (InputError, "unknown method", "learn", one, "--model", tmp_path / "m", "--method", "x"),
+        (FileError, "no gradmix file", "learn", one, "--model", one / "grey" / "0.png"),
+        (FileError, "cannot be read", "predict", tmp_path / "none", one),
+        (DataNotFoundError, "no such file", "predict", model, tmp_path / "none.png"),
+        (InputError, "has no images", "predict", model, tmp_path_with_nothing(tmp_path)),
+        (InputError, ".png or .html", "inspect", model, "-o", tmp_path / "x.gif"),
+        (FileError, "no gradmix file", "inspect", one / "grey" / "0.png"),
+    ):
+        with pytest.raises(error, match=match):
+            gradmix(*command)
+    with locked(model), pytest.raises(FileInUseError):
+        gradmix("learn", one, "--model", model)
+    assert model.read_bytes() == before
+
+
+def tmp_path_with_nothing(tmp_path):
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "empty"
+
+
+# --- stopped and continued ------------------------------------------------------------------
+
+
+def program(*args):
+    """The real program, that saves often."""
+    command = [sys.executable, "-c", OFTEN, *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill_when_saved(process, kept, times):
+    """Kill a process when its checkpoint has been written anew some times."""
+    seen = set()
+    while len(seen) < times:
+        assert process.poll() is None, process.communicate()
+        if kept.exists():
+            seen.add(kept.stat().st_mtime_ns)
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("times", "more"),
+    [(3, ()), *(pytest.param(n, ("--method", m), marks=pytest.mark.slow)
+       for m in ("er", "der", "mir", "foster", "memo") for n in (1, 2, 4, 8))],
+)  # fmt: skip
+def test_killed_and_started_again(tmp_path, times, more):
+    one, two = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "two", "blue", "red")
+    long = (*QUICK, "--epochs", 60, "--early-stopping")
+    whole, path = tmp_path / "whole", tmp_path / "my"
+    for place in (whole, path):
+        gradmix("learn", one, "--model", place, *long, *more)
+    assert whole.read_bytes() == path.read_bytes()
+    gradmix("learn", two, "--model", whole, *long, *more)
+    again = ("learn", two, "--model", path, *long, *more)
+    before = path.read_bytes()
+    kill_when_saved(program(*again), tmp_path / "my.checkpoint", times)
+    assert path.read_bytes() == before
+    done = program(*again)
+    _, said = done.communicate()
+    assert done.returncode == 0, said
+    assert "resuming" in said
+    assert path.read_bytes() == whole.read_bytes()
+    assert not list(tmp_path.glob("*checkpoint*"))
+
+
+def test_stopped_after_the_file_was_written(tmp_path, monkeypatch):
+    """It is not learned twice."""
+    one, path = photos(tmp_path / "one", "red", "green"), tmp_path / "my"
+    command = ("learn", one, "--model", path, *QUICK, "--epochs", 2)
+    write = files.write
+
+    def stopping(*given):
+        write(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(continuing.files, "write", stopping)
+        gradmix(*command, expect=130)
+    content = path.read_bytes()
+    assert (tmp_path / "my.checkpoint").exists()
+    gradmix(*command)
+    assert path.read_bytes() == content
+    assert not (tmp_path / "my.checkpoint").exists()
+    gradmix(*command)  # on purpose: more of the same
+    assert len(read_archive(path, "classifier")["history"]) == 2
+
+
+def test_another_folder_after_a_stop_starts_anew(tmp_path, monkeypatch, said):
+    one, two = photos(tmp_path / "one", "red"), photos(tmp_path / "two", "green")
+
+    def stopping(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(continuing.files, "write", stopping)
+        gradmix("learn", one, "--model", tmp_path / "my", *QUICK, "--epochs", 2, expect=130)
+    gradmix("learn", two, "--model", tmp_path / "my", *QUICK, "--epochs", 2)
+    assert "starting anew" in said()
+    assert IncrementalClassifier.load(tmp_path / "my").classes_.tolist() == ["green"]
