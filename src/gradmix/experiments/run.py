@@ -131,6 +131,8 @@ def build_method(
         exemplars_per_class=config.criterion_exemplars,
         pairing=config.pairing,
         average=config.average,
+        criterion=config.criterion,
+        rolling=config.rolling,
     )
     normalise = Normalise(benchmark.mean, benchmark.std, device)
     options = read_options(kind.options_type, dict(config.options))

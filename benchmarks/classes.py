@@ -1,0 +1,203 @@
+"""The criterion over the number of classes: time, memory, agreement with the exact one.
+
+`python -m benchmarks.classes 1000 neighbours` measures one point in this process and prints it as
+JSON; the benchmark runs one process for each point.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradmix.criterion.blocked import Described, score_rows
+from gradmix.criterion.gradients import HeadGradient
+from gradmix.criterion.on_demand import PairsOnDemand
+from gradmix.criterion.sketch import logits_pass, make_sketch
+from gradmix.types import LinearHead
+
+SIZES = (100, 1000, 10_000, 50_000)
+FEATURES, EACH = 128, 4
+MET = 10  # pairs that batches meet, per class
+SAMPLED = 200  # classes whose S* is compared with an exact search
+LAM = 0.4
+
+
+STEPS = 300  # of training the head
+
+
+def synthetic(classes: int) -> tuple[Tensor, Tensor, LinearHead]:
+    """Exemplars around class centres, which lie around √K group centres, before a trained head.
+
+    The head starts from the centres and takes steps of replay: 64 samples of the new classes, which
+    are the last tenth, and 64 exemplars of the others.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    groups = max(2, int(classes**0.5))
+    centres = normal(groups, FEATURES)[torch.arange(classes) % groups] + normal(classes, FEATURES)
+    centres = 3.4 * F.normalize(centres, dim=1)
+    y = torch.arange(classes).repeat_interleave(EACH)
+    X = centres[y] + 0.5 * normal(len(y), FEATURES)
+    head = nn.Linear(FEATURES, classes)
+    with torch.no_grad():
+        head.weight.copy_(centres)
+        head.bias.zero_()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    old = classes - classes // 10
+    for _ in range(STEPS):
+        new = torch.randint(old, classes, (64,), generator=generator)
+        replayed = torch.randint(old * EACH, (64,), generator=generator)
+        x = torch.cat([centres[new] + 0.5 * normal(64, FEATURES), X[replayed]])
+        optimizer.zero_grad()
+        F.cross_entropy(head(x), torch.cat([new, y[replayed]])).backward()
+        optimizer.step()
+    return X, y, LinearHead(head.weight.detach(), head.bias.detach())
+
+
+def memory_weights(y: Tensor, classes: int) -> Tensor:
+    old = (y < classes - classes // 10).float()
+    return old / old.sum()
+
+
+def like_a_batch(classes: int, number: int, generator: torch.Generator) -> Tensor:
+    """Classes of rows: half of them new, half old."""
+    old = classes - classes // 10
+    new = torch.randint(old, classes, (number,), generator=generator)
+    past = torch.randint(old, (number,), generator=generator)
+    return torch.where(torch.rand(number, generator=generator) < 0.5, new, past)
+
+
+def clock() -> float:
+    return time.process_time()
+
+
+def peak_megabytes() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def met_pairs(classes: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    own = like_a_batch(classes, MET * classes, generator)
+    return own, own[torch.randperm(len(own), generator=generator)]
+
+
+def measure(classes: int, search: str) -> dict[str, Any]:
+    """Seconds and memory of an epoch's criterion for one number of classes."""
+    X, y, head = synthetic(classes)
+    weights = memory_weights(y, classes)
+    generator = torch.Generator().manual_seed(2)
+    before = peak_megabytes()
+    started = clock()
+    for part in X.split(max(1, 2**24 // classes)):
+        head(part)
+    logits = clock() - started
+    started = clock()
+    logits_pass(X, y, head, weights, 16)
+    passed = clock() - started
+    started = clock()
+    sketch = make_sketch(X, y, head, weights, generator=generator)
+    sketched = clock() - started
+    pairs = PairsOnDemand(sketch, [LAM], search)
+    own, other = met_pairs(classes)
+    table = torch.zeros_like(own)
+    started = clock()
+    harmful = pairs.negative(table, own, other)
+    met = clock() - started
+    needy = own[harmful].unique()
+    started = clock()
+    pairs.optimal(table[: len(needy)], needy)
+    searched = clock() - started
+    return {
+        "classes": classes,
+        "search": search,
+        "logits": logits,
+        "logits pass": passed,
+        "sketch": max(sketched - passed, 0.0),
+        "met pairs": met,
+        "S*": searched,
+        "searched": len(needy),
+        "negative": float(harmful.float().mean()),
+        "megabytes": peak_megabytes() - before,
+        **agreement(X, y, head, pairs, needy),
+    }
+
+
+def agreement(
+    X: Tensor, y: Tensor, head: LinearHead, pairs: PairsOnDemand, needy: Tensor
+) -> dict[str, float]:
+    """With the exact criterion, on rows of sampled classes that need a replacement."""
+    sketch = pairs.sketch
+    classes = len(sketch.classes)
+    generator = torch.Generator().manual_seed(3)
+    rows = needy[torch.randperm(len(needy), generator=generator)[:SAMPLED]]
+    gradient = HeadGradient(sketch.rows[:, 1], sketch.biases[:, 1])
+    started = clock()
+    samples = Described(X, y, head, gradient)
+    exact = torch.cat(list(score_rows(samples, rows, LAM, block=2**24)))
+    seconds = clock() - started
+    columns = like_a_batch(classes, 100 * len(rows), generator).view(-1, 100)
+    lam = torch.full((columns.numel(),), LAM, dtype=torch.float64)
+    found = pairs.score(rows.repeat_interleave(100), columns.flatten(), lam)
+    truth = exact.gather(1, columns).flatten()
+    best = pairs.optimal(torch.zeros_like(rows), rows)
+    regret = exact.amax(1) - exact.gather(1, best[:, None]).squeeze(1)
+    return {
+        "S- agreement": float(((found < 0) == (truth < 0)).float().mean()),
+        "error / std": float((found - truth).std() / truth.std()),
+        "S* same": float((regret == 0).float().mean()),
+        "regret / std": float((regret / exact.std(1)).mean()),
+        "regret / range": float((regret / (exact.amax(1) - exact.amin(1))).mean()),
+        "exact rows": seconds,
+        "exact all": seconds / len(rows) * classes,
+    }
+
+
+def over_classes() -> str:
+    """The table of docs/performance.md, and growth exponents."""
+    points = [point(size, search) for size in SIZES for search in ("clusters", "neighbours")]
+    lines = [json.dumps(found) for found in points]
+    for search in ("clusters", "neighbours"):
+        few, many = (
+            next(p for p in points if p["classes"] == size and p["search"] == search)
+            for size in (1000, 50_000)
+        )
+        for name, parts in (
+            ("beyond the logits pass", ("sketch", "met pairs", "S*")),
+            ("the logits pass", ("logits pass",)),
+            ("the exact criterion", ("exact all",)),
+        ):
+            growth = sum(many[part] for part in parts) / sum(few[part] for part in parts)
+            lines.append(f"{search}, exponent of {name}: {math.log(growth) / math.log(50):.2f}")
+    return "\n" + "\n".join(lines)
+
+
+def point(classes: int, search: str, repeats: int = 3) -> dict[str, Any]:
+    """Medians over processes of their own; one for the largest sizes."""
+    command = [sys.executable, "-m", "benchmarks.classes", str(classes), search]
+    runs = [
+        json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(repeats if classes <= 1000 else 1)
+    ]
+    return {
+        key: value if isinstance(value, str) else statistics.median(run[key] for run in runs)
+        for key, value in runs[0].items()
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(measure(int(sys.argv[1]), sys.argv[2])))
