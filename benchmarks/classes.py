@@ -1,6 +1,6 @@
 """The criterion over the number of classes: time, memory, agreement with the exact one.
 
-`python -m benchmarks.classes 1000 neighbours` measures one point in this process and prints it as
+`python -m benchmarks.classes 1000` measures one point in this process and prints it as
 JSON; the benchmark runs one process for each point.
 """
 
@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from torch.nn import functional as F
 from gradmix.criterion.blocked import Described, score_rows
 from gradmix.criterion.gradients import HeadGradient
 from gradmix.criterion.on_demand import PairsOnDemand
-from gradmix.criterion.sketch import logits_pass, make_sketch
+from gradmix.criterion.shortlist import SHORTLISTS
+from gradmix.criterion.sketch import TOP, describe, logits_pass
 from gradmix.types import LinearHead
 
 SIZES = (100, 1000, 10_000, 50_000)
@@ -30,6 +32,11 @@ FEATURES, EACH = 128, 4
 MET = 10  # pairs that batches meet, per class
 SAMPLED = 200  # classes whose S* is compared with an exact search
 LAM = 0.4
+TERMS = {
+    "what is beyond the logits pass": ("sketch", "met pairs", "S*"),
+    "the logits pass": ("logits pass",),
+    "the exact criterion": ("exact all",),
+}
 
 
 STEPS = 300  # of training the head
@@ -80,10 +87,6 @@ def like_a_batch(classes: int, number: int, generator: torch.Generator) -> Tenso
     return torch.where(torch.rand(number, generator=generator) < 0.5, new, past)
 
 
-def clock() -> float:
-    return time.process_time()
-
-
 def peak_megabytes() -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
@@ -95,60 +98,60 @@ def met_pairs(classes: int) -> tuple[Tensor, Tensor]:
     return own, own[torch.randperm(len(own), generator=generator)]
 
 
-def measure(classes: int, search: str) -> dict[str, Any]:
-    """Seconds and memory of an epoch's criterion for one number of classes."""
+def measure(classes: int) -> list[dict[str, Any]]:
+    """Seconds and memory of an epoch's criterion for one number of classes, by either search."""
     X, y, head = synthetic(classes)
     weights = memory_weights(y, classes)
+    before, found = peak_megabytes(), {}
+    logits, _ = timed(lambda: [head(part) for part in X.split(max(1, 2**21 // classes))][:0])
+    passed, known = timed(lambda: logits_pass(X, y, head, weights, TOP))
+    after_pass = peak_megabytes()
     generator = torch.Generator().manual_seed(2)
-    before = peak_megabytes()
-    started = clock()
-    for part in X.split(max(1, 2**24 // classes)):
-        head(part)
-    logits = clock() - started
-    started = clock()
-    logits_pass(X, y, head, weights, 16)
-    passed = clock() - started
-    started = clock()
-    sketch = make_sketch(X, y, head, weights, generator=generator)
-    sketched = clock() - started
-    pairs = PairsOnDemand(sketch, [LAM], search)
+    sketched, sketch = timed(lambda: describe(X, y, head, *known, generator=generator))
     own, other = met_pairs(classes)
     table = torch.zeros_like(own)
-    started = clock()
-    harmful = pairs.negative(table, own, other)
-    met = clock() - started
-    needy = own[harmful].unique()
-    started = clock()
-    pairs.optimal(table[: len(needy)], needy)
-    searched = clock() - started
-    return {
-        "classes": classes,
-        "search": search,
-        "logits": logits,
-        "logits pass": passed,
-        "sketch": max(sketched - passed, 0.0),
-        "met pairs": met,
-        "S*": searched,
-        "searched": len(needy),
-        "negative": float(harmful.float().mean()),
-        "megabytes": peak_megabytes() - before,
-        **agreement(X, y, head, pairs, needy),
-    }
-
-
-def agreement(
-    X: Tensor, y: Tensor, head: LinearHead, pairs: PairsOnDemand, needy: Tensor
-) -> dict[str, float]:
-    """With the exact criterion, on rows of sampled classes that need a replacement."""
-    sketch = pairs.sketch
-    classes = len(sketch.classes)
-    generator = torch.Generator().manual_seed(3)
+    exact: Tensor | None = None
+    for search in SHORTLISTS:
+        pairs = PairsOnDemand(sketch, [LAM], search)
+        met, harmful = timed(lambda pairs=pairs: pairs.negative(table, own, other))
+        needy = own[harmful].unique()
+        here = torch.zeros_like(needy)
+        searched, _ = timed(lambda pairs=pairs, n=needy, t=here: pairs.optimal(t, n))
+        found[search] = (
+            pairs,
+            {
+                "classes": classes,
+                "search": search,
+                "logits": logits,
+                "logits pass": passed,
+                "sketch": sketched,
+                "met pairs": met,
+                "S*": searched,
+                "searched": len(needy),
+                "negative": float(harmful.float().mean()),
+                "MB pass": after_pass - before,
+                "MB": peak_megabytes() - before,
+            },
+        )
     rows = needy[torch.randperm(len(needy), generator=generator)[:SAMPLED]]
-    gradient = HeadGradient(sketch.rows[:, 1], sketch.biases[:, 1])
-    started = clock()
-    samples = Described(X, y, head, gradient)
-    exact = torch.cat(list(score_rows(samples, rows, LAM, block=2**24)))
-    seconds = clock() - started
+    samples = Described(X, y, head, HeadGradient(*known[0]))
+    spent, exact = timed(lambda: torch.cat(list(score_rows(samples, rows, LAM, block=2**23))))
+    return [
+        {**figures, **agreement(pairs, rows, exact), "exact all": spent / len(rows) * classes}
+        for pairs, figures in found.values()
+    ]
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Processor seconds, and what came out."""
+    started = time.process_time()
+    result = work()
+    return time.process_time() - started, result
+
+
+def agreement(pairs: PairsOnDemand, rows: Tensor, exact: Tensor) -> dict[str, float]:
+    """With the exact criterion, on rows of sampled classes that need a replacement."""
+    classes, generator = exact.shape[1], torch.Generator().manual_seed(3)
     columns = like_a_batch(classes, 100 * len(rows), generator).view(-1, 100)
     lam = torch.full((columns.numel(),), LAM, dtype=torch.float64)
     found = pairs.score(rows.repeat_interleave(100), columns.flatten(), lam)
@@ -161,43 +164,40 @@ def agreement(
         "S* same": float((regret == 0).float().mean()),
         "regret / std": float((regret / exact.std(1)).mean()),
         "regret / range": float((regret / (exact.amax(1) - exact.amin(1))).mean()),
-        "exact rows": seconds,
-        "exact all": seconds / len(rows) * classes,
     }
 
 
 def over_classes() -> str:
     """The table of docs/performance.md, and growth exponents."""
-    points = [point(size, search) for size in SIZES for search in ("clusters", "neighbours")]
+    points = [figures for size in SIZES for figures in point(size)]
     lines = [json.dumps(found) for found in points]
-    for search in ("clusters", "neighbours"):
+    for search in SHORTLISTS:
         few, many = (
             next(p for p in points if p["classes"] == size and p["search"] == search)
             for size in (1000, 50_000)
         )
-        for name, parts in (
-            ("beyond the logits pass", ("sketch", "met pairs", "S*")),
-            ("the logits pass", ("logits pass",)),
-            ("the exact criterion", ("exact all",)),
-        ):
+        for name, parts in TERMS.items():
             growth = sum(many[part] for part in parts) / sum(few[part] for part in parts)
             lines.append(f"{search}, exponent of {name}: {math.log(growth) / math.log(50):.2f}")
     return "\n" + "\n".join(lines)
 
 
-def point(classes: int, search: str, repeats: int = 3) -> dict[str, Any]:
-    """Medians over processes of their own; one for the largest sizes."""
-    command = [sys.executable, "-m", "benchmarks.classes", str(classes), search]
+def point(classes: int) -> list[dict[str, Any]]:
+    """Medians over three processes; one for the largest sizes."""
+    command = [sys.executable, "-m", "benchmarks.classes", str(classes)]
     runs = [
         json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        for _ in range(repeats if classes <= 1000 else 1)
+        for _ in range(3 if classes <= 1000 else 1)
     ]
-    return {
-        key: value if isinstance(value, str) else statistics.median(run[key] for run in runs)
-        for key, value in runs[0].items()
-    }
+    return [
+        {
+            key: value if isinstance(value, str) else statistics.median(s[key] for s in same)
+            for key, value in same[0].items()
+        }
+        for same in zip(*runs, strict=True)
+    ]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(measure(int(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(measure(int(sys.argv[1]))))

@@ -109,6 +109,34 @@ def make_sketch(
     order = labels.argsort(stable=True)
     embeddings, labels, weights = embeddings[order], labels[order], weights[order]
     gradient, favourites = logits_pass(embeddings, labels, head, weights, top, block)
+    return describe(
+        embeddings,
+        labels,
+        head,
+        gradient,
+        favourites,
+        pairing=pairing,
+        most=most,
+        tail=tail,
+        block=block,
+        generator=generator,
+    )
+
+
+def describe(
+    embeddings: Tensor,
+    labels: Tensor,
+    head: LinearHead,
+    gradient: HeadGradient,
+    favourites: Tensor,
+    *,
+    pairing: str = "one-to-one",
+    most: int = MOST_EXEMPLARS,
+    tail: int = TAIL,
+    block: int = BLOCK_ELEMENTS,
+    generator: torch.Generator | None = None,
+) -> Sketch:
+    """The sketch, from what `logits_pass` found of exemplars in order of their labels."""
     classes, counts = labels.unique_consecutive(return_counts=True)
     rank = torch.arange(len(labels), device=labels.device)
     rank -= torch.repeat_interleave(counts.cumsum(0) - counts, counts)
