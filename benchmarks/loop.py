@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from gradmix.types import Samples
 
 PER_CLASS = 5000  # as MNIST has
 TASKS = 5
+FEW = 64  # samples of a past task: two classes of 32
 
 
 def mnist_like() -> list[Samples]:
@@ -33,15 +35,17 @@ def mnist_like() -> list[Samples]:
     return [samples(task) for task in range(TASKS)]
 
 
-def last_task(tasks: list[Samples], mix: str = "none", method: str = "er") -> Training:
+def last_task(
+    tasks: list[Samples], mix: str = "none", method: str = "er", **settings: Any
+) -> Training:
     """Training that stands before the last task, with 32 of each other class in memory."""
-    few = [Samples(x[:64], y[:64]) for x, y in tasks[:-1]]
+    few = [Samples(x[:FEW], y[:FEW]) for x, y in tasks[:-1]]
     benchmark = benchmark_from_tasks("mnist-like", [(t, t) for t in [*few, tasks[-1]]])
-    config = config_for("mnist", mix=mix, method=method, epochs=10**6)
+    config = config_for("mnist", mix=mix, method=method, **{"epochs": 10**6, **settings})
     fabric = make_fabric("cpu", "32-true")
     streams = RandomStreams(0)
     training = Training(benchmark, build_method(config, benchmark, streams), fabric)
-    for samples in few:
+    for samples in few:  # what a task of so few samples leaves is all of them
         training.method.memory.add(samples, torch.zeros(len(samples.y)))
         training.position.task += 1
     return training

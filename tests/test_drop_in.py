@@ -356,3 +356,27 @@ def test_every_batch_is_paired_by_the_table_of_its_ratio():
 def test_bad_settings_fail_at_construction(settings, error, message):
     with pytest.raises(error, match=message):
         GradMix(**settings)
+
+
+def test_many_classes_are_mixed_without_a_table():
+    """1,200 classes: no table of pairs, and what replaces a partner is a class of the pool."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(1200, 8, generator=generator)
+    y = torch.arange(1200)
+    old, new = y < 1100, y >= 1100
+    model = nn.Linear(8, 1200)
+    with torch.no_grad():
+        model.weight.copy_(centres)
+        model.bias.copy_(4.0 * new)
+    mixer = GradMix(tables=2, generator=generator)
+    mixer.refresh(model, memory=(centres[old], y[old]), current=(centres[new], y[new]))
+    assert mixer.pairs is None
+    rows = torch.cat([y[new][:60], y[old][:60]])
+    x, targets = mixer(centres[rows], rows)
+    assert x.shape == (120, 8)
+    torch.testing.assert_close(targets.sum(1), torch.ones(120))
+    exact = GradMix(tables=2, criterion="exact", generator=torch.Generator().manual_seed(0))
+    exact.refresh(model, memory=(centres[old], y[old]), current=(centres[new], y[new]))
+    assert exact.pairs is not None
+    rate = mixer._mixer.negative_rate
+    assert 0 < rate < 1

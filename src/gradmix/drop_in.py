@@ -50,7 +50,9 @@ class GradMix:
     the criterion are drawn inside. A batch is paired by the pair table nearest its λ among
     `tables` that cover 0 to 1; `tables=1` draws one λ per refresh, as Algorithm 1 has it. The
     model's last `nn.Linear` is found, or given as `head`; it may have more outputs than classes
-    seen. With an empty memory batches come back unmixed, their labels one-hot.
+    seen. With an empty memory batches come back unmixed, their labels one-hot. `criterion` says how
+    pairs are judged where classes are many: "exact" by tables of all of them, "clusters" and
+    "neighbours" only those that batches meet; "auto" goes by their number (docs/performance.md).
 
     As with `torchvision.transforms.v2.MixUp`, a call takes inputs and integer labels and
     returns mixed inputs and soft targets. Randomness comes from `generator` (on the device of
@@ -71,6 +73,7 @@ class GradMix:
         exemplars_per_class: int = 32,
         pairing: str = "one-to-one",
         average: str = "sample",
+        criterion: str = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         if blend == "manifold":
@@ -92,6 +95,7 @@ class GradMix:
             exemplars_per_class=exemplars_per_class,
             pairing=pairing,
             average=average,
+            criterion=criterion,
         )
         self._new_mixer(1)  # bad settings fail here, not at the first refresh
         self._mixer: Mixer | None = None
@@ -100,7 +104,8 @@ class GradMix:
     def pairs(self) -> PairTable | None:
         """The pair table of the last batch's λ, or of the middle one after a refresh.
 
-        None before a first refresh and with an empty memory.
+        None before a first refresh, with an empty memory, and where classes are too many for one
+        (see `criterion`).
         """
         return None if self._mixer is None else self._mixer.pairs
 

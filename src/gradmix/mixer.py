@@ -10,13 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradmix.criterion import PAIRINGS, Exemplars, embed, find_head, pair_tables
+from gradmix.criterion import (
+    PAIRINGS,
+    Exemplars,
+    PairsOnDemand,
+    Rolling,
+    choose_search,
+    find_head,
+    make_sketch,
+    memory_weights,
+    pair_tables,
+)
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing import blends
-from gradmix.mixing.labels import rarer_classes, remix_shares, soft_targets
-from gradmix.mixing.partners import DRAW, ClassIndex, Tables
+from gradmix.mixing.labels import remix_shares, soft_targets
+from gradmix.mixing.partners import DRAW, ClassIndex, Judgement, Tables
 from gradmix.mixing.recipes import Recipe
-from gradmix.types import MixedBatch, PairTable, Partners
+from gradmix.types import LinearHead, MixedBatch, PairTable, Partners
+
+MOST_COUNTED = 4096
+"""Classes whose mixed pairs are counted; of more, the counts would fill the memory."""
 
 
 class SamplePool(Protocol):
@@ -90,6 +103,8 @@ class Mixer:
         exemplars_per_class: int = 32,
         pairing: str = "one-to-one",
         average: str = "sample",
+        criterion: str = "auto",
+        rolling: int = 1,
     ) -> None:
         if exemplars_per_class < 1:
             raise InputError(
@@ -99,17 +114,20 @@ class Mixer:
             raise UnknownNameError("pairing", pairing, PAIRINGS)
         if average not in ("sample", "class"):
             raise UnknownNameError("average", average, ("sample", "class"))
+        choose_search(criterion, 1)
         self.recipe = recipe
         self.num_outputs = num_outputs
         self._num_classes = num_outputs  # of the counts, whatever the head has grown to
         self.tables: tuple[PairTable, ...] = ()
-        self._counts = torch.zeros(num_outputs, num_outputs, dtype=torch.int64)
+        self.on_demand: PairsOnDemand | None = None  # instead of tables, of many classes
+        self._counts = torch.zeros(0, 0, dtype=torch.int64)
         self._pairs_mixed: list[Tensor] = []  # since `counts` was last asked for
         self._latest = 0  # which table the last batch used
         self._host, self._generator = host, generator
         self._mix_points = mix_points
         self._exemplars_per_class = exemplars_per_class
         self._pairing, self._average = pairing, average
+        self._criterion, self._rolling = criterion, Rolling(rolling)
 
     def begin_task(self, pool: SamplePool, num_outputs: int | None = None) -> None:
         """Take the pool that partners come from; forget the last task's pairs and counts.
@@ -121,11 +139,11 @@ class Mixer:
         self._index = ClassIndex(pool.y, self.num_outputs)
         self._new = ClassIndex(pool.y[: pool.num_new], self.num_outputs)
         self._new_classes = self._new.classes.tolist()
-        self.tables = ()
-        size = (self._num_classes, self._num_classes)
-        self._counts = torch.zeros(size, dtype=torch.int64, device=pool.y.device)
+        self.tables, self.on_demand = (), None
+        self._rolling.clear()
+        size = self._num_classes if self._num_classes <= MOST_COUNTED else 0
+        self._counts = torch.zeros(size, size, dtype=torch.int64, device=pool.y.device)
         self._pairs_mixed = []
-        self._rarer = rarer_classes(self._index.counts)
 
     @property
     def pairs(self) -> PairTable | None:
@@ -134,7 +152,12 @@ class Mixer:
 
     @property
     def negative_rate(self) -> float | None:
-        """The share of class pairs in S⁻, over all tables; None without one."""
+        """The share of class pairs in S⁻, over all tables; None without one.
+
+        Of many classes, the share of the pairs that were met.
+        """
+        if self.on_demand is not None:
+            return self.on_demand.negative_rate
         rates = [table.negative_rate for table in self.tables]
         return sum(rates) / len(rates) if rates else None
 
@@ -149,26 +172,52 @@ class Mixer:
         The exemplars of a class are all it has in memory and up to `exemplars_per_class`
         drawn from the current data. Without a memory there is nothing to protect and no table.
         With one table per epoch its λ is drawn (step 4); several cover 0 to 1 evenly, and every
-        batch uses the one nearest its own λ.
+        batch uses the one nearest its own λ. Of many classes no table is made: pairs are scored
+        when a plan meets them.
         """
         recipe, pool = self.recipe, self._pool
         if recipe is None or not recipe.uses_gradients or pool.num_new == len(pool.y):
             return
         head = find_head(model) if head is None else head
-        index = self._draw_exemplars()
-        exemplars = embed(model, head, pool.images(index), pool.y[index])
-        memory = Exemplars(*(part[index >= pool.num_new] for part in exemplars))
+        index = self._rolling.choose(self._draw_exemplars)
         number = recipe.tables
-        ratios = [(k + 0.5) / number for k in range(number)]
+        search = choose_search(self._criterion, len(self._index.classes))
+        if search != "exact":
+            embeddings = self._rolling.embeddings(model, head, pool.images, index)
+            ratios = self._table_ratios(recipe)
+            self.on_demand = self._on_demand(head, embeddings, index, ratios, search)
+            self._latest = number // 2
+            return
+        y = pool.y[index]
+        exemplars = self._rolling.exemplars(model, head, pool.images, index, y)
+        memory = Exemplars(*(part[index >= pool.num_new] for part in exemplars))
         self.tables = pair_tables(
             exemplars,
             memory,
-            [self._draw_ratio(recipe)] if number == 1 else ratios,
+            self._table_ratios(recipe),
             bias=head.bias is not None,
             pairing=self._pairing,
             average=self._average,
         )
         self._latest = number // 2
+
+    def _table_ratios(self, recipe: Recipe) -> list[float]:
+        if recipe.tables == 1:
+            return [self._draw_ratio(recipe)]
+        return [(k + 0.5) / recipe.tables for k in range(recipe.tables)]
+
+    def _on_demand(
+        self, head: nn.Linear, embeddings: Tensor, index: Tensor, ratios: list[float], search: str
+    ) -> PairsOnDemand:
+        y, old = self._pool.y[index], index >= self._pool.num_new
+        weights = embeddings.new_zeros(len(index))
+        weights[old] = memory_weights(y[old], self._average, embeddings.dtype)
+        bias = None if head.bias is None else head.bias.detach().float()
+        numbers = LinearHead(head.weight.detach().float(), bias)
+        sketch = make_sketch(
+            embeddings, y, numbers, weights, pairing=self._pairing, generator=self._generator
+        )
+        return PairsOnDemand(sketch, ratios, search, self._pairing)
 
     def _draw_exemplars(self) -> Tensor:
         """Pool indices: new samples drawn from every current class, then the whole memory."""
@@ -186,20 +235,26 @@ class Mixer:
         `y` are labels, (S, B); `index` says where the rows stand in the pool, if they do.
         """
         recipe = self.recipe
-        if recipe is None or (recipe.uses_gradients and not self.tables):
+        if recipe is None or (recipe.uses_gradients and not self._num_tables):
             return Plan(y, index)
         choices = self._choose(recipe, y)
         follows = self._follow(recipe, choices, y, index)
-        self._pairs_mixed.append((y * self.num_outputs + follows.partner_y).flatten())
+        if len(self._counts):
+            self._pairs_mixed.append((y * self.num_outputs + follows.partner_y).flatten())
         return Plan(y, index, (choices, follows))
 
+    @property
+    def _num_tables(self) -> int:
+        return len(self.tables if self.on_demand is None else self.on_demand.ratios)
+
     def _choose(self, recipe: Recipe, y: Tensor) -> Choices:
+        number = self._num_tables
         ratios: list[float] = []
         table: list[int] = []
         place: list[blends.Box | int | None] = []
         for _ in y:
             lam, where = self._draw_ratio(recipe), None
-            table.append(min(int(lam * len(self.tables)), max(len(self.tables) - 1, 0)))
+            table.append(min(int(lam * number), max(number - 1, 0)))
             if recipe.blend == "cutmix":
                 where, lam = blends.draw_box(lam, self._pool.input_shape, self._host)
             layer = (
@@ -207,8 +262,12 @@ class Mixer:
             )
             ratios.append(lam)
             place.append(where if layer is None else layer)
-        tables = Tables.of(self.tables, table) if self.tables else None
-        partners = DRAW[recipe.partners](y, self._index, tables, self._generator)
+        judgement: Judgement | None = None
+        if self.on_demand is not None:
+            judgement = self.on_demand.for_batches(table)
+        elif self.tables:
+            judgement = Tables.of(self.tables, table)
+        partners = DRAW[recipe.partners](y, self._index, judgement, self._generator)
         return Choices(ratios, table, place, partners)
 
     def _follow(
@@ -222,8 +281,8 @@ class Mixer:
                 both = torch.cat([index, torch.where(replaced, drawn, index.gather(1, rows))], 1)
         lam = torch.tensor(choices.lam, dtype=torch.float64, device=y.device)
         if recipe.labels == "remix":
-            pair = y * self.num_outputs + partner_y
-            return Consequences(partner_y, remix_shares(pair, lam, self._rarer, recipe.tau), both)
+            shares = remix_shares(y, partner_y, lam, self._index.counts, recipe.tau)
+            return Consequences(partner_y, shares, both)
         return Consequences(partner_y, lam.to(torch.float32)[:, None].expand_as(y), both)
 
     def load_plan(self, state: dict[str, Any]) -> Plan:
@@ -282,7 +341,10 @@ class Mixer:
 
     @property
     def counts(self) -> Tensor:
-        """How often each ordered pair of classes was mixed in this task, (C, C)."""
+        """How often each ordered pair of classes was mixed in this task, (C, C).
+
+        Empty, (0, 0), if there are more than `MOST_COUNTED` classes.
+        """
         if self._pairs_mixed:
             outputs = self.num_outputs
             mixed = torch.cat(self._pairs_mixed).bincount(minlength=outputs**2)
@@ -301,12 +363,21 @@ class Mixer:
         if self.tables:
             scores = torch.stack([table.scores for table in self.tables])
             tables = {"classes": self.tables[0].classes, "scores": scores, "latest": self._latest}
-        return {"counts": self.counts.clone(), "tables": tables}
+        state: dict[str, Any] = {"counts": self.counts.clone(), "tables": tables}
+        if self.on_demand is not None:
+            state["on_demand"] = {"latest": self._latest, **self.on_demand.state_dict()}
+        if rolling := self._rolling.state_dict():
+            state["rolling"] = rolling
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved tables and counts; `begin_task` gave the pool."""
         self._counts, self._pairs_mixed = state["counts"].clone(), []
-        self.tables, self._latest = (), 0
+        self.tables, self.on_demand, self._latest = (), None, 0
+        self._rolling.load_state_dict(state.get("rolling", {}))
+        if "on_demand" in state:
+            self._latest = state["on_demand"]["latest"]
+            self.on_demand = PairsOnDemand.from_state_dict(state["on_demand"], self._pairing)
         if state["tables"]:
             classes, scores, self._latest = (
                 state["tables"][name] for name in ("classes", "scores", "latest")

@@ -29,6 +29,17 @@ class Task:
     test: Samples
 
 
+class LinearHead(NamedTuple):
+    """A network's last layer, as numbers."""
+
+    weight: Tensor  # (C, d)
+    bias: Tensor | None = None  # (C,)
+
+    def __call__(self, embeddings: Tensor) -> Tensor:
+        """Logits of embeddings, (..., d)."""
+        return torch.nn.functional.linear(embeddings, self.weight, self.bias)
+
+
 class Partners(NamedTuple):
     """With whom each row of S batches of B rows is mixed; all (S, B).
 

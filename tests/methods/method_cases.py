@@ -64,6 +64,8 @@ def make_training(
     memory=None,
     head="fixed",
     exemplars=3,
+    criterion="auto",
+    rolling=1,
     **settings,
 ):
     """A method ready to train; `network` is a name or a function of the number of outputs."""
@@ -83,6 +85,8 @@ def make_training(
         generator=streams.device("mixing"),
         mix_points=model.mix_points,
         exemplars_per_class=3,
+        criterion=criterion,
+        rolling=rolling,
     )
     given = {"epochs": 1, "batch_size": 8, "replay_batch_size": 6, "lr": 0.05, **settings}
     learner = kind(

@@ -110,3 +110,27 @@ def test_states_are_tensors_and_plain_values(method, mix, tmp_path):
     for number, _ in enumerate(run.events()):
         torch.save(run.state_dict(), tmp_path / f"{number}")
         assert_same(torch.load(tmp_path / f"{number}", weights_only=True), run.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("method", "criterion", "rolling"),
+    [("er", "auto", 2), ("mir", "auto", 3), ("er", "clusters", 1), ("mir", "clusters", 2)],
+)
+def test_resume_is_exact_with_pairs_on_demand_and_rolling_exemplars(
+    method, criterion, rolling, tmp_path
+):
+    benchmark = blobs(SIZES)
+
+    def make():
+        settings = {"criterion": criterion, "rolling": rolling, "head": "growing"}
+        return make_training(
+            method, "gradmix+", benchmark=benchmark, epochs=3, exemplars=2, **settings
+        )
+
+    check_resume(make)
+    run = make()
+    for event in run.events():
+        if getattr(event, "task", 0) == 1:
+            break
+    torch.save(run.state_dict(), tmp_path / "state")
+    assert_same(torch.load(tmp_path / "state", weights_only=True), run.state_dict())

@@ -70,6 +70,8 @@ SETTINGS = (
     Setting("criterion_exemplars", int, "Per new class."),
     Setting("pairing", str, "one-to-one or all-pairs."),
     Setting("average", str, "sample or class."),
+    Setting("criterion", str, "exact; of many classes clusters, neighbours; auto by default."),
+    Setting("rolling", int, "Parts in which exemplars are embedded, one each epoch."),
     Setting("analyses", str, "Measurements along the run, by name.", several=True),
     Setting("threads", int, "Of PyTorch; 1 by default."),
     Setting("device", str, "auto, cpu, cuda, cuda:1, mps."),

@@ -6,20 +6,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradmix.criterion.embedding import embed, evaluating, find_head
-from gradmix.criterion.gradients import Exemplars, HeadGradient, memory_gradient, projections
-from gradmix.criterion.scores import PAIRINGS, Scored, class_scores, sample_scores
+from gradmix.criterion.gradients import (
+    Exemplars,
+    HeadGradient,
+    memory_gradient,
+    memory_weights,
+    projections,
+)
+from gradmix.criterion.on_demand import SEARCHES, PairsOnDemand, choose_search
+from gradmix.criterion.pairing import PAIRINGS
+from gradmix.criterion.rolling import Rolling
+from gradmix.criterion.scores import Scored, class_scores, sample_scores
+from gradmix.criterion.sketch import make_sketch
 from gradmix.types import PairTable
 
 __all__ = [
     "PAIRINGS",
+    "SEARCHES",
     "Exemplars",
     "HeadGradient",
+    "PairsOnDemand",
+    "Rolling",
     "Scored",
+    "choose_search",
     "class_scores",
     "embed",
     "evaluating",
     "find_head",
+    "make_sketch",
     "memory_gradient",
+    "memory_weights",
     "pair_table",
     "pair_tables",
     "projections",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -43,6 +43,26 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 @torch.no_grad()
 def embed(model: nn.Module, head: nn.Linear, x: Tensor, y: Tensor) -> Exemplars:
     """The head's inputs and outputs for `x`, in evaluation mode, leaving the model untouched."""
+    embeddings, outputs = _run(model, head, x)
+    logits = _checked(head, embeddings, outputs)
+    return Exemplars(embeddings.float(), logits.float(), y)
+
+
+@torch.no_grad()
+def embeddings_of(
+    model: nn.Module, head: nn.Linear, fetch: Callable[[Tensor], Tensor], index: Tensor
+) -> Tensor:
+    """The head's inputs for the samples at `index`, a batch at a time: no more is kept."""
+    parts = []
+    for part in index.split(EMBED_BATCH):
+        embeddings, outputs = _run(model, head, fetch(part))
+        _checked(head, embeddings, outputs)
+        parts.append(embeddings.float())
+    return torch.cat(parts) if parts else head.weight.new_empty(0, head.in_features)
+
+
+def _run(model: nn.Module, head: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The head's inputs, and the model's outputs."""
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:
@@ -56,11 +76,16 @@ def embed(model: nn.Module, head: nn.Linear, x: Tensor, y: Tensor) -> Exemplars:
             f"head {head} saw inputs of shape {tuple(embeddings.shape)} for {len(x)} samples; "
             f"pass as head= the layer that is used once per sample"
         )
-    logits = head(embeddings)
+    return embeddings, outputs
+
+
+def _checked(head: nn.Linear, embeddings: Tensor, outputs: Tensor) -> Tensor:
+    """Logits of the embeddings, which must be finite and what the model said."""
+    logits: Tensor = head(embeddings)
     if not bool(torch.isfinite(logits).all()):
         raise InputError("model gives NaN or infinite logits; its training has diverged")
     if logits.shape != outputs.shape or not torch.allclose(logits, outputs, atol=1e-4, rtol=1e-3):
         raise InputError(
             f"head {head} does not give the model's output; pass the final linear layer as head="
         )
-    return Exemplars(embeddings.float(), logits.float(), y)
+    return logits

@@ -45,17 +45,24 @@ def memory_gradient(
     `average="class"` the mean over classes of each class's mean, as in Eq. 5. They differ
     only when classes have unequal numbers of exemplars.
     """
-    if len(memory.labels) == 0:
-        raise InputError("the memory is empty; its gradient needs at least one sample")
-    if average == "sample":
-        weights = torch.full_like(memory.logits[:, 0], 1 / len(memory.labels))
-    elif average == "class":
-        _, position, counts = memory.labels.unique(return_inverse=True, return_counts=True)
-        weights = (1 / (len(counts) * counts.to(memory.logits)))[position]
-    else:
-        raise UnknownNameError("average", average, ("sample", "class"))
+    weights = memory_weights(memory.labels, average, memory.logits.dtype)
     delta = residuals(memory.logits, memory.labels).mul_(weights[:, None])
     return HeadGradient(delta.T @ memory.embeddings, delta.sum(dim=0) if bias else None)
+
+
+def memory_weights(
+    labels: Tensor, average: str = "sample", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """What each sample of a memory counts in its gradient, (n,), summing to 1."""
+    if len(labels) == 0:
+        raise InputError("the memory is empty; its gradient needs at least one sample")
+    if average == "sample":
+        return torch.full(labels.shape, 1 / len(labels), dtype=dtype, device=labels.device)
+    if average == "class":
+        _, position, counts = labels.unique(return_inverse=True, return_counts=True)
+        each: Tensor = 1 / (len(counts) * counts.to(dtype))
+        return each[position]
+    raise UnknownNameError("average", average, ("sample", "class"))
 
 
 def projections(embeddings: Tensor, gradient: HeadGradient) -> Tensor:

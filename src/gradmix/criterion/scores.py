@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gradmix.criterion.pairing import PAIRINGS
 from gradmix.errors import InputError, UnknownNameError
 
-PAIRINGS = ("one-to-one", "all-pairs")
 BLOCK_ELEMENTS = 2**20
 """How many scores are computed at once; about ten such blocks are alive at a time."""
 
@@ -84,20 +84,32 @@ def _one_to_one(
     start = counts.cumsum(0) - counts
     size = len(classes)
     total = samples.logits.new_zeros(len(lam), size, size)
+    larger = torch.maximum(counts[:, None], counts)
     most = int(counts.max())
     step = max(1, BLOCK_ELEMENTS // (len(lam) * size**2))
     for first in range(0, most, step):
         k = torch.arange(first, min(first + step, most), device=counts.device)[:, None]
         left = by_class[start + k % counts]  # (k, K) exemplar k of every class
         right = by_class[start + (k + 1) % counts]
-        scores = sample_scores(  # (G, k, K, K)
-            Scored(samples.logits[left], samples.projections[left], classes),
-            Scored(samples.logits[right], samples.projections[right], classes),
-            lam[:, None, None, None],
-        )
-        used = k[:, :, None] < torch.maximum(counts[:, None], counts)
-        total += scores.mul_(used).sum(1)
-    return total / torch.maximum(counts[:, None], counts)
+        for rows, columns in _blocks_of_pairs(size, samples.logits.shape[1]):
+            i, j = left[:, rows], right[:, columns]
+            scores = sample_scores(  # (G, k, rows, columns)
+                Scored(samples.logits[i], samples.projections[i], classes[rows]),
+                Scored(samples.logits[j], samples.projections[j], classes[columns]),
+                lam[:, None, None, None],
+            )
+            used = k[:, :, None] < larger[rows, columns]
+            total[:, rows, columns] += scores.mul_(used).sum(1)
+    return total / larger
+
+
+def _blocks_of_pairs(classes: int, outputs: int) -> list[tuple[slice, slice]]:
+    """All pairs of classes in squares of up to `BLOCK_ELEMENTS` scores, logits of a side too."""
+    side = classes
+    if classes**2 > BLOCK_ELEMENTS:
+        side = max(1, min(int(BLOCK_ELEMENTS**0.5), BLOCK_ELEMENTS // outputs))
+    starts = range(0, classes, side)
+    return [(slice(i, i + side), slice(j, j + side)) for i in starts for j in starts]
 
 
 def _all_pairs(samples: Scored, lam: Tensor, position: Tensor, counts: Tensor) -> Tensor:

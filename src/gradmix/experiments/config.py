@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
 from gradmix.analysis import ANALYSES
-from gradmix.criterion import PAIRINGS
+from gradmix.criterion import PAIRINGS, SEARCHES
 from gradmix.data import check_dataset_name
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, UnknownNameError
@@ -26,6 +26,7 @@ AT_LEAST = {
     "memory_total": 1,
     "criterion_exemplars": 1,
     "validation": 0,
+    "rolling": 1,
 }
 """The smallest values that make sense; `Settings` has those of training."""
 
@@ -61,6 +62,8 @@ class RunConfig:
     criterion_exemplars: int = 32  # drawn of every new class for the criterion
     pairing: str = "one-to-one"  # or all-pairs
     average: str = "sample"  # of the memory's gradient: sample (Algorithm 1) or class (Eq. 5)
+    criterion: str = "auto"  # exact, or for many classes clusters or neighbours; auto: by number
+    rolling: int = 1  # parts in which exemplars are embedded, one each epoch; 1: all of them
     threads: int = 1  # of PyTorch on the CPU; results depend on it in the last bits
     device: str = "auto"  # auto, cpu, cuda, mps, cuda:1 …
     precision: str = "32-true"  # or bf16-mixed, 16-mixed
@@ -77,6 +80,7 @@ class RunConfig:
             ("evaluate_on", self.evaluate_on, ("test", "validation")),
             ("pairing", self.pairing, PAIRINGS),
             ("average", self.average, ("sample", "class")),
+            ("criterion", self.criterion, SEARCHES),
         ):
             if name not in known:
                 raise UnknownNameError(kind, name, known)

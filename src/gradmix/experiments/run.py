@@ -103,6 +103,8 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
         config.criterion_exemplars,
         config.pairing,
         config.average,
+        config.criterion,
+        config.rolling,
     )
     num_classes = len(benchmark.class_names)
     outputs = len(benchmark.tasks[0].classes) if design.grows else num_classes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +38,16 @@ class ClassIndex:
         return self.order[within.add_(self._start[classes])]
 
 
+class Judgement(Protocol):
+    """S⁻ and S* for the batches of a plan; `Tables`, or what answers without a table."""
+
+    def harmful(self, y: Tensor, rows: Tensor) -> Tensor:
+        """Whether each row's class and that of its partner in the batch are a pair in S⁻."""
+
+    def best(self, y: Tensor, wanted: Tensor) -> Tensor:
+        """S* of each row's class as a label, at least where `wanted`; else any class."""
+
+
 class Tables(NamedTuple):
     """Pair tables, stacked, and which of them each batch goes by."""
 
@@ -67,20 +77,20 @@ class Tables(NamedTuple):
         pair = position * number + position.gather(1, rows) - self.which * number
         return self.negative.flatten()[pair]
 
-    def best(self, y: Tensor) -> Tensor:
+    def best(self, y: Tensor, wanted: Tensor) -> Tensor:
         """S*: for each row's class the label of its best partner."""
         return self.classes[self.optimal.flatten()[self.rows_of(y)]]
 
 
 def shuffle(
-    y: Tensor, index: ClassIndex, tables: Tables | None, generator: torch.Generator | None
+    y: Tensor, index: ClassIndex, tables: Judgement | None, generator: torch.Generator | None
 ) -> Partners:
     """A random permutation of each batch (Mixup)."""
     return Partners(torch.stack([_permutation(batch, generator) for batch in y]))
 
 
 def class_balanced(
-    y: Tensor, index: ClassIndex, tables: Tables | None, generator: torch.Generator | None
+    y: Tensor, index: ClassIndex, tables: Judgement | None, generator: torch.Generator | None
 ) -> Partners:
     """From the whole pool, every class equally likely (Balanced-MixUp)."""
 
@@ -97,18 +107,19 @@ def class_balanced(
 
 
 def gradient(
-    y: Tensor, index: ClassIndex, tables: Tables | None, generator: torch.Generator | None
+    y: Tensor, index: ClassIndex, tables: Judgement | None, generator: torch.Generator | None
 ) -> Partners:
     """A permutation, its pairs in S⁻ re-drawn from S* (Algorithm 1, steps 14 and 16 to 19)."""
     assert tables is not None
     rows, uniform = _stacked(
         [(_permutation(batch, generator), _uniform(batch, generator)) for batch in y]
     )
-    return Partners(rows, tables.harmful(y, rows), index.at(tables.best(y), uniform))
+    harmful = tables.harmful(y, rows)
+    return Partners(rows, harmful, index.at(tables.best(y, harmful), uniform))
 
 
 def gradient_keep_original(
-    y: Tensor, index: ClassIndex, tables: Tables | None, generator: torch.Generator | None
+    y: Tensor, index: ClassIndex, tables: Judgement | None, generator: torch.Generator | None
 ) -> Partners:
     """A permutation, where a sample whose pair is in S⁻ stays itself (the ablation "Original")."""
     assert tables is not None
@@ -130,7 +141,9 @@ def _stacked(draws: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.stack(first), torch.stack(second)
 
 
-DRAW: dict[str, Callable[[Tensor, ClassIndex, Tables | None, torch.Generator | None], Partners]] = {
+Draw = Callable[[Tensor, ClassIndex, Judgement | None, torch.Generator | None], Partners]
+
+DRAW: dict[str, Draw] = {
     "shuffle": shuffle,
     "class-balanced": class_balanced,
     "gradient": gradient,

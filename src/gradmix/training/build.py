@@ -33,6 +33,8 @@ class Design:
     criterion_exemplars: int = 32
     pairing: str = "one-to-one"
     average: str = "sample"
+    criterion: str = "auto"
+    rolling: int = 1
 
     @property
     def grows(self) -> bool:
@@ -69,6 +71,8 @@ class Design:
             exemplars_per_class=self.criterion_exemplars,
             pairing=self.pairing,
             average=self.average,
+            criterion=self.criterion,
+            rolling=self.rolling,
         )
         memory = ReplayMemory(exemplars_per_class=self.exemplars_per_class, total=self.memory_total)
         options = read_options(kind.options_type, dict(self.options))

@@ -1,0 +1,203 @@
+"""The criterion over the number of classes: time, memory, agreement with the exact one.
+
+`python -m benchmarks.classes 1000` measures one point in this process and prints it as
+JSON; the benchmark runs one process for each point.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradmix.criterion.blocked import Described, score_rows
+from gradmix.criterion.gradients import HeadGradient
+from gradmix.criterion.on_demand import PairsOnDemand
+from gradmix.criterion.shortlist import SHORTLISTS
+from gradmix.criterion.sketch import TOP, describe, logits_pass
+from gradmix.types import LinearHead
+
+SIZES = (100, 1000, 10_000, 50_000)
+FEATURES, EACH = 128, 4
+MET = 10  # pairs that batches meet, per class
+SAMPLED = 200  # classes whose S* is compared with an exact search
+LAM = 0.4
+TERMS = {
+    "what is beyond the logits pass": ("sketch", "met pairs", "S*"),
+    "the logits pass": ("logits pass",),
+    "the exact criterion": ("exact all",),
+}
+
+
+STEPS = 300  # of training the head
+
+
+def synthetic(classes: int) -> tuple[Tensor, Tensor, LinearHead]:
+    """Exemplars around class centres, which lie around √K group centres, before a trained head.
+
+    The head starts from the centres and takes steps of replay: 64 samples of the new classes, which
+    are the last tenth, and 64 exemplars of the others.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    groups = max(2, int(classes**0.5))
+    centres = normal(groups, FEATURES)[torch.arange(classes) % groups] + normal(classes, FEATURES)
+    centres = 3.4 * F.normalize(centres, dim=1)
+    y = torch.arange(classes).repeat_interleave(EACH)
+    X = centres[y] + 0.5 * normal(len(y), FEATURES)
+    head = nn.Linear(FEATURES, classes)
+    with torch.no_grad():
+        head.weight.copy_(centres)
+        head.bias.zero_()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    old = classes - classes // 10
+    for _ in range(STEPS):
+        new = torch.randint(old, classes, (64,), generator=generator)
+        replayed = torch.randint(old * EACH, (64,), generator=generator)
+        x = torch.cat([centres[new] + 0.5 * normal(64, FEATURES), X[replayed]])
+        optimizer.zero_grad()
+        F.cross_entropy(head(x), torch.cat([new, y[replayed]])).backward()
+        optimizer.step()
+    return X, y, LinearHead(head.weight.detach(), head.bias.detach())
+
+
+def memory_weights(y: Tensor, classes: int) -> Tensor:
+    old = (y < classes - classes // 10).float()
+    return old / old.sum()
+
+
+def like_a_batch(classes: int, number: int, generator: torch.Generator) -> Tensor:
+    """Classes of rows: half of them new, half old."""
+    old = classes - classes // 10
+    new = torch.randint(old, classes, (number,), generator=generator)
+    past = torch.randint(old, (number,), generator=generator)
+    return torch.where(torch.rand(number, generator=generator) < 0.5, new, past)
+
+
+def peak_megabytes() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def met_pairs(classes: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    own = like_a_batch(classes, MET * classes, generator)
+    return own, own[torch.randperm(len(own), generator=generator)]
+
+
+def measure(classes: int) -> list[dict[str, Any]]:
+    """Seconds and memory of an epoch's criterion for one number of classes, by either search."""
+    X, y, head = synthetic(classes)
+    weights = memory_weights(y, classes)
+    before, found = peak_megabytes(), {}
+    logits, _ = timed(lambda: [head(part) for part in X.split(max(1, 2**21 // classes))][:0])
+    passed, known = timed(lambda: logits_pass(X, y, head, weights, TOP))
+    after_pass = peak_megabytes()
+    generator = torch.Generator().manual_seed(2)
+    sketched, sketch = timed(lambda: describe(X, y, head, *known, generator=generator))
+    own, other = met_pairs(classes)
+    table = torch.zeros_like(own)
+    exact: Tensor | None = None
+    for search in SHORTLISTS:
+        pairs = PairsOnDemand(sketch, [LAM], search)
+        met, harmful = timed(lambda pairs=pairs: pairs.negative(table, own, other))
+        needy = own[harmful].unique()
+        here = torch.zeros_like(needy)
+        searched, _ = timed(lambda pairs=pairs, n=needy, t=here: pairs.optimal(t, n))
+        found[search] = (
+            pairs,
+            {
+                "classes": classes,
+                "search": search,
+                "logits": logits,
+                "logits pass": passed,
+                "sketch": sketched,
+                "met pairs": met,
+                "S*": searched,
+                "searched": len(needy),
+                "negative": float(harmful.float().mean()),
+                "MB pass": after_pass - before,
+                "MB": peak_megabytes() - before,
+            },
+        )
+    rows = needy[torch.randperm(len(needy), generator=generator)[:SAMPLED]]
+    samples = Described(X, y, head, HeadGradient(*known[0]))
+    spent, exact = timed(lambda: torch.cat(list(score_rows(samples, rows, LAM, block=2**23))))
+    return [
+        {**figures, **agreement(pairs, rows, exact), "exact all": spent / len(rows) * classes}
+        for pairs, figures in found.values()
+    ]
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Processor seconds, and what came out."""
+    started = time.process_time()
+    result = work()
+    return time.process_time() - started, result
+
+
+def agreement(pairs: PairsOnDemand, rows: Tensor, exact: Tensor) -> dict[str, float]:
+    """With the exact criterion, on rows of sampled classes that need a replacement."""
+    classes, generator = exact.shape[1], torch.Generator().manual_seed(3)
+    columns = like_a_batch(classes, 100 * len(rows), generator).view(-1, 100)
+    lam = torch.full((columns.numel(),), LAM, dtype=torch.float64)
+    found = pairs.score(rows.repeat_interleave(100), columns.flatten(), lam)
+    truth = exact.gather(1, columns).flatten()
+    best = pairs.optimal(torch.zeros_like(rows), rows)
+    regret = exact.amax(1) - exact.gather(1, best[:, None]).squeeze(1)
+    return {
+        "S- agreement": float(((found < 0) == (truth < 0)).float().mean()),
+        "error / std": float((found - truth).std() / truth.std()),
+        "S* same": float((regret == 0).float().mean()),
+        "regret / std": float((regret / exact.std(1)).mean()),
+        "regret / range": float((regret / (exact.amax(1) - exact.amin(1))).mean()),
+    }
+
+
+def over_classes() -> str:
+    """The table of docs/performance.md, and growth exponents."""
+    points = [figures for size in SIZES for figures in point(size)]
+    lines = [json.dumps(found) for found in points]
+    for search in SHORTLISTS:
+        few, many = (
+            next(p for p in points if p["classes"] == size and p["search"] == search)
+            for size in (1000, 50_000)
+        )
+        for name, parts in TERMS.items():
+            growth = sum(many[part] for part in parts) / sum(few[part] for part in parts)
+            lines.append(f"{search}, exponent of {name}: {math.log(growth) / math.log(50):.2f}")
+    return "\n" + "\n".join(lines)
+
+
+def point(classes: int) -> list[dict[str, Any]]:
+    """Medians over three processes; one for the largest sizes."""
+    command = [sys.executable, "-m", "benchmarks.classes", str(classes)]
+    runs = [
+        json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(3 if classes <= 1000 else 1)
+    ]
+    return [
+        {
+            key: value if isinstance(value, str) else statistics.median(s[key] for s in same)
+            for key, value in same[0].items()
+        }
+        for same in zip(*runs, strict=True)
+    ]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(measure(int(sys.argv[1]))))
