@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from benchmarks import augment, criterion, loop, methods, networks, sweep
+from benchmarks import augment, classifier, criterion, loop, methods, networks, sweep
 
 BENCHMARKS = {
     "loop": loop.er_over_minimal,
@@ -17,6 +17,8 @@ BENCHMARKS = {
     "gss": methods.gss_selection,
     "augment": augment.batched_over_pillow,
     "networks": networks.channels_last_over_usual,
+    "predict": classifier.predict_over_forward,
+    "load": classifier.load_over_safetensors,
     "sweep": sweep.two_jobs_over_one,
 }
 

@@ -121,7 +121,7 @@ def test_inspect(model, tmp_path):
     text = gradmix("inspect", model, "-o", tmp_path / "sheet.png")
     for words in (
         "mlp-small",
-        "er, gradmix+",
+        "er, auto",
         "held out",
         "accuracy after",
         f"{model.stat().st_size:,}",

@@ -119,7 +119,7 @@ BAD_PARAMS = [
     {"device": None},
     {"threads": 0},
     *({"random_state": value} for value in (-1, "x", 1.5)),
-    {"method": "joint"},  # which has no memory for gradmix+
+    {"method": "joint", "mix": "gradmix+"},  # which has no memory for it
 ]
 
 

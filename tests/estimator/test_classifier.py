@@ -366,3 +366,15 @@ def test_epochs_and_tau_follow_the_number_of_samples():
     assert [of(samples)[0] for samples in (1, 320, 3200)] == [200, 100, 20]
     assert [of(samples)[1] for samples in (1, 320, 32_000)] == [0.5, 0.5, 0.75]
     assert of(10, epochs=7, tau=0.7) == (7, 0.7)
+
+
+def test_the_mix_follows_network_method_and_steps():
+    def of(model, samples, **given):
+        params = {**quick(epochs=None).get_params(), **given}
+        recipe = choose(params, model, Layout((3, 32, 32)), samples, 2).design.recipe
+        return recipe and (recipe.partners, recipe.labels)
+
+    assert of("mlp", 10) == of("resnet18", 10**5) == ("gradient", "remix")
+    assert of("resnet18-tiny", 1000) == ("shuffle", "remix")
+    assert of("mlp", 10, method="joint") is None
+    assert of("resnet18-tiny", 1000, mix="gradmix") == ("gradient", "proportional")

@@ -41,7 +41,7 @@ def learn(
     ] = None,
     network: Annotated[str | None, typer.Option(help="See `gradmix list`; auto.")] = None,
     method: Annotated[str | None, typer.Option(help="Basis method; er by default.")] = None,
-    mix: Annotated[str | None, typer.Option(help="Mix by name; gradmix+ by default.")] = None,
+    mix: Annotated[str | None, typer.Option(help="Mix by name; auto by default.")] = None,
     epochs: Annotated[int | None, typer.Option(help="By default as many as seem right.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     early_stopping: Annotated[

@@ -16,7 +16,14 @@ from gradmix.data.augment import TRANSFORMS
 from gradmix.estimator.choices import Choices, budget
 from gradmix.estimator.inputs import Layout
 from gradmix.estimator.labels import Array, Label, Labels
-from gradmix.estimator.learned import Basis, Learned, digest, load_method, new_holdout
+from gradmix.estimator.learned import (
+    Basis,
+    Learned,
+    copy_of,
+    digest,
+    load_method,
+    new_holdout,
+)
 from gradmix.estimator.report import Report
 from gradmix.estimator.stopping import EarlyStopping, hold_out
 from gradmix.memory import ReplayMemory, random_priority
@@ -80,6 +87,7 @@ class Call:
             memory = self.method.memory
             room = memory.exemplars_per_class, memory.total
             memory.set_budget(*budget(basis.params, self.known_before))
+            past["method"]["networks"] = copy_of(past["method"]["networks"])  # to be trained
             load_method(self.method, past, device)
             memory.set_budget(*room)
         self.new_classes = [k for k in given.y.unique().tolist() if k >= self.known_before]

@@ -31,8 +31,8 @@ FIXED = (
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
 """Without `epochs`: that many passes, or more until there are as many steps, within a limit."""
-SMALL_TAU, LARGE_STEPS = 0.5, 2000
-"""Without `tau`, gradmix+ takes this with fewer steps than these; see docs/classifier.md."""
+SMALL_TAU, MLP_STEPS, RESNET_STEPS = 0.5, 2000, 3000
+"""With fewer steps than these, gradmix+ takes this τ, and ResNets remix; see docs/classifier.md."""
 SMALL_GREY, SMALL = 32, 16  # pixels a side up to which an MLP looks at grey, and at any images
 PHOTO_LR, OTHER_LR = 0.05, 0.01
 
@@ -86,8 +86,9 @@ def check_params(params: Mapping[str, Any]) -> None:
     for name in ("method", "mix", "device"):
         if not isinstance(params[name], str):
             raise InputError(f"{name} is {params[name]!r}; give a name")
-    recipe = parse_recipe(params["mix"], params["alpha"], params["tables"], params["tau"])
     kind = find_method(params["method"])
+    mix = choose_mix(params["mix"], kind.replays, large=True)
+    recipe = parse_recipe(mix, params["alpha"], params["tables"], params["tau"])
     kind.check_mix(recipe)
     if params["head_size"] is not None and kind.grows:
         raise InputError(f"head_size is {params['head_size']}; with {params['method']} heads grow")
@@ -212,6 +213,13 @@ def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -
     return "resnet18-tiny" if device.type == "cpu" else "resnet18"
 
 
+def choose_mix(given: str, replays: bool, *, large: bool) -> str:
+    """The mix by name; gradient partners need a memory and, on photos, many steps."""
+    if given != "auto":
+        return given
+    return "none" if not replays else "gradmix+" if large else "remix"
+
+
 def choose(
     params: Mapping[str, Any],
     model: str | nn.Module,
@@ -226,13 +234,15 @@ def choose(
         epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
     photos = isinstance(model, str) and model.startswith("resnet")
     lr = params["lr"] if params["lr"] is not None else PHOTO_LR if photos else OTHER_LR
-    tau = params["tau"]
-    if tau is None and params["mix"] == "gradmix+" and epochs * steps < LARGE_STEPS:
-        tau = SMALL_TAU
+    large = epochs * steps >= (RESNET_STEPS if photos else MLP_STEPS)
+    replays = find_method(params["method"]).replays
+    mix = choose_mix(params["mix"], replays, large=large or not photos)
+    small_tau = SMALL_TAU if mix == "gradmix+" and not large else None
+    tau = small_tau if params["tau"] is None else params["tau"]
     each, total = budget(params, classes)
     design = Design(
         method=params["method"],
-        recipe=parse_recipe(params["mix"], params["alpha"], params["tables"], tau),
+        recipe=parse_recipe(mix, params["alpha"], params["tables"], tau),
         settings=settings_of(params, epochs=epochs, lr=lr),
         options=tuple(_options(params["options"]).items()),
         exemplars_per_class=each,

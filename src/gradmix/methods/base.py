@@ -300,7 +300,7 @@ class Method:
         """
         self.load_past(state)
         for name, network in self.networks().items():
-            load_weights(network, state["networks"][name], self.streams.place)
+            load_weights(network, state["networks"][name])
         self.mixer.load_state_dict(state["mixer"])
         if stage is not None:
             self.stage = stage

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from gradmix.errors import InputError
 
 
-def load_weights(network: nn.Module, saved: Mapping[str, Tensor], device: torch.device) -> None:
+def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
     """Give a network saved weights; InputError if they are those of another.
 
-    A network on the meta device takes memory only when it is clear that they fit.
+    A network on the meta device takes the saved tensors as its own, once it is clear that they fit.
     """
     own = network.state_dict()
     if own.keys() != saved.keys():
@@ -25,6 +24,4 @@ def load_weights(network: nn.Module, saved: Mapping[str, Tensor], device: torch.
                 f"{name} is saved as {saved[name].dtype} {tuple(saved[name].shape)}; "
                 f"this network has {value.dtype} {tuple(value.shape)}"
             )
-    if any(value.is_meta for value in own.values()):
-        network.to_empty(device=device)
-    network.load_state_dict(saved)
+    network.load_state_dict(saved, assign=any(value.is_meta for value in own.values()))

@@ -1,0 +1,81 @@
+"""The classifier: predictions against the bare network, loading against safetensors alone."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks.timing import ratio
+from gradmix import IncrementalClassifier
+from gradmix.archive import read_archive
+from gradmix.estimator.learned import copy_of
+
+IMAGES = 10_000
+CLASSES, EXEMPLARS = 10, 100  # of each: 1,000 in all
+
+
+def learned(model: str, shape: tuple[int, ...]) -> IncrementalClassifier:
+    """A classifier with 1,000 exemplars; speed does not depend on what they show."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, size=(CLASSES * EXEMPLARS, *shape)).astype(np.uint8)
+    y = np.arange(len(X)) % CLASSES
+    classifier = IncrementalClassifier(
+        model=model, exemplars_per_class=EXEMPLARS, epochs=1, random_state=0, device="cpu"
+    )
+    return classifier.fit(X, y)
+
+
+def predict_over_forward() -> str:
+    """10,000 images of 28 × 28 as bytes, over the network's forward pass on floats, normalised."""
+    classifier = learned("mlp", (1, 28, 28))
+    X = np.random.default_rng(1).integers(0, 256, size=(IMAGES, 1, 28, 28)).astype(np.uint8)
+    method = classifier._learned.method
+    inputs = method.normalise(torch.from_numpy(X))
+
+    @torch.no_grad()
+    def bare() -> object:
+        return [method.model(part) for part in inputs.split(2048)]
+
+    @torch.no_grad()
+    def from_bytes() -> object:
+        parts = torch.from_numpy(X).split(2048)
+        return [method.model(method.normalise(part)) for part in parts]
+
+    over_bare, over_bytes = (ratio(lambda: classifier.predict(X), it) for it in (bare, from_bytes))
+    return f"{over_bare}; over normalisation and forward {over_bytes}"
+
+
+def load_over_safetensors() -> str:
+    """A file with 1,000 exemplars, over reading the same tensors from a safetensors file."""
+    parts = []
+    for model, shape in (("mlp", (1, 28, 28)), ("resnet18", (3, 32, 32))):
+        with tempfile.TemporaryDirectory() as folder:
+            ours, theirs = Path(folder, "my.gradmix"), Path(folder, "my.safetensors")
+            learned(model, shape).save(ours)
+            tensors = tensors_in(copy_of(read_archive(ours, "classifier")))
+            save_file({name: value.contiguous() for name, value in tensors.items()}, theirs)
+            size = ours.stat().st_size / 1e6
+            figure = ratio(lambda: IncrementalClassifier.load(ours), lambda: used(theirs))  # noqa: B023
+            parts.append(f"{model}, {size:.1f} MB: {figure}")
+    return "; ".join(parts)
+
+
+def used(path: Path) -> float:
+    """Read, and touched: pages of a mapped file are read when they are used."""
+    return sum(float(value.view(-1)[::1024].sum()) for value in load_file(path).values())
+
+
+def tensors_in(value: Any, path: str = "") -> dict[str, torch.Tensor]:
+    """All tensors of a state, by where they are."""
+    if isinstance(value, torch.Tensor):
+        return {path: value}
+    found: dict[str, torch.Tensor] = {}
+    if isinstance(value, dict):
+        for key, item in value.items():
+            found |= tensors_in(item, f"{path}/{key}")
+    return found
