@@ -6,7 +6,18 @@ import sys
 
 import torch
 
-from benchmarks import augment, criterion, loop, methods, networks, sweep
+from benchmarks import (
+    augment,
+    classes,
+    costs,
+    criterion,
+    loop,
+    methods,
+    networks,
+    peers,
+    sweep,
+    tried,
+)
 
 BENCHMARKS = {
     "loop": loop.er_over_minimal,
@@ -18,6 +29,13 @@ BENCHMARKS = {
     "augment": augment.batched_over_pillow,
     "networks": networks.channels_last_over_usual,
     "sweep": sweep.two_jobs_over_one,
+    "classes": classes.over_classes,
+    "avalanche-er": peers.er_over_avalanche,
+    "avalanche-mir": peers.mir_over_avalanche,
+    "avalanche-gss": peers.gss_over_avalanche,
+    "limit": peers.er_over_limit,
+    **costs.COSTS,
+    **tried.TRIED,
 }
 
 

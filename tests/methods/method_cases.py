@@ -67,7 +67,7 @@ def make_training(
     exemplars=3,
     criterion="auto",
     rolling=1,
-    level=None,
+    level="class",
     **settings,
 ):
     """A method ready to train; `network` is a name or a function of the number of outputs."""
