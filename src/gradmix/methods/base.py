@@ -170,18 +170,10 @@ class Method:
         return list(self.model.parameters())
 
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """SGD over what the current stage trains.
-
-        On a CPU PyTorch's fused form is faster; with weight decay it would change the last bits.
-        """
-        s, parameters = self.settings, self.parameters()
-        plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
+        """SGD over what the current stage trains."""
+        s = self.settings
         return torch.optim.SGD(
-            parameters,
-            s.lr,
-            momentum=s.momentum,
-            weight_decay=s.weight_decay,
-            fused=True if plain and s.weight_decay == 0 else None,
+            self.parameters(), s.lr, momentum=s.momentum, weight_decay=s.weight_decay
         )
 
     def begin_epoch(self, epoch: int, new: Tensor) -> None:
