@@ -6,7 +6,19 @@ import sys
 
 import torch
 
-from benchmarks import augment, classifier, criterion, loop, methods, networks, sweep
+from benchmarks import (
+    augment,
+    classes,
+    classifier,
+    costs,
+    criterion,
+    loop,
+    methods,
+    networks,
+    peers,
+    sweep,
+    tried,
+)
 
 BENCHMARKS = {
     "loop": loop.er_over_minimal,
@@ -20,6 +32,13 @@ BENCHMARKS = {
     "predict": classifier.predict_over_forward,
     "load": classifier.load_over_safetensors,
     "sweep": sweep.two_jobs_over_one,
+    "classes": classes.over_classes,
+    "avalanche-er": peers.er_over_avalanche,
+    "avalanche-mir": peers.mir_over_avalanche,
+    "avalanche-gss": peers.gss_over_avalanche,
+    "limit": peers.er_over_limit,
+    **costs.COSTS,
+    **tried.TRIED,
 }
 
 

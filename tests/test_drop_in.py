@@ -83,7 +83,7 @@ def test_a_mixed_batch_is_what_it_says():
 
 
 @pytest.mark.parametrize("labels", LABELS)
-@pytest.mark.parametrize("partners", PARTNERS)
+@pytest.mark.parametrize("partners", [p for p in PARTNERS if p != "gradient-softmax"])
 @pytest.mark.parametrize("blend", ["linear", "cutmix"])
 def test_targets_are_distributions_and_train_a_model(blend, partners, labels):
     x = torch.rand(SIZE, 1, 4, 4, generator=seeded())

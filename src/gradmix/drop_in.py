@@ -81,6 +81,11 @@ class GradMix:
                 "blend is 'manifold', which mixes hidden states inside the model and cannot be "
                 "done on a batch from outside; use 'linear' or 'cutmix', or gradmix's own loop"
             )
+        if partners == "gradient-softmax":
+            raise InputError(
+                "partners is 'gradient-softmax', which needs to know where the batch stands in the "
+                "pool; use 'gradient' or 'gradient-keep-original', or gradmix's own loop"
+            )
         self._head = head
         self._generator = generator
         device = "cpu" if generator is None else generator.device

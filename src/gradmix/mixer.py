@@ -15,11 +15,15 @@ from gradmix.criterion import (
     Exemplars,
     PairsOnDemand,
     Rolling,
+    SamplePairs,
+    Scored,
     choose_search,
     find_head,
     make_sketch,
+    memory_gradient,
     memory_weights,
     pair_tables,
+    score_all,
 )
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing import blends
@@ -120,6 +124,7 @@ class Mixer:
         self._num_classes = num_outputs  # of the counts, whatever the head has grown to
         self.tables: tuple[PairTable, ...] = ()
         self.on_demand: PairsOnDemand | None = None  # instead of tables, of many classes
+        self._samples: Scored | None = None  # the whole pool, where sample pairs are judged
         self._counts = torch.zeros(0, 0, dtype=torch.int64)
         self._pairs_mixed: list[Tensor] = []  # since `counts` was last asked for
         self._latest = 0  # which table the last batch used
@@ -139,7 +144,7 @@ class Mixer:
         self._index = ClassIndex(pool.y, self.num_outputs)
         self._new = ClassIndex(pool.y[: pool.num_new], self.num_outputs)
         self._new_classes = self._new.classes.tolist()
-        self.tables, self.on_demand = (), None
+        self.tables, self.on_demand, self._samples = (), None, None
         self._rolling.clear()
         size = self._num_classes if self._num_classes <= MOST_COUNTED else 0
         self._counts = torch.zeros(size, size, dtype=torch.int64, device=pool.y.device)
@@ -179,9 +184,14 @@ class Mixer:
         if recipe is None or not recipe.uses_gradients or pool.num_new == len(pool.y):
             return
         head = find_head(model) if head is None else head
-        index = self._rolling.choose(self._draw_exemplars)
         number = recipe.tables
         search = choose_search(self._criterion, len(self._index.classes))
+        if search != "exact" and recipe.judges_samples:
+            raise InputError(
+                f"the mix judges pairs of samples and criterion is {search!r}, which scores none; "
+                "give level='class' and other partners, or criterion='exact'"
+            )
+        index = self._rolling.choose(self._draw_exemplars)
         if search != "exact":
             embeddings = self._rolling.embeddings(model, head, pool.images, index)
             ratios = self._table_ratios(recipe)
@@ -200,6 +210,10 @@ class Mixer:
             average=self._average,
         )
         self._latest = number // 2
+        if recipe.judges_samples:
+            every = torch.arange(len(pool.y), device=pool.y.device)
+            gradient = memory_gradient(memory, bias=head.bias is not None, average=self._average)
+            self._samples = score_all(model, head, pool.images, every, pool.y, gradient)
 
     def _table_ratios(self, recipe: Recipe) -> list[float]:
         if recipe.tables == 1:
@@ -237,7 +251,7 @@ class Mixer:
         recipe = self.recipe
         if recipe is None or (recipe.uses_gradients and not self._num_tables):
             return Plan(y, index)
-        choices = self._choose(recipe, y)
+        choices = self._choose(recipe, y, index)
         follows = self._follow(recipe, choices, y, index)
         if len(self._counts):
             self._pairs_mixed.append((y * self.num_outputs + follows.partner_y).flatten())
@@ -247,7 +261,7 @@ class Mixer:
     def _num_tables(self) -> int:
         return len(self.tables if self.on_demand is None else self.on_demand.ratios)
 
-    def _choose(self, recipe: Recipe, y: Tensor) -> Choices:
+    def _choose(self, recipe: Recipe, y: Tensor, index: Tensor | None) -> Choices:
         number = self._num_tables
         ratios: list[float] = []
         table: list[int] = []
@@ -267,6 +281,8 @@ class Mixer:
             judgement = self.on_demand.for_batches(table)
         elif self.tables:
             judgement = Tables.of(self.tables, table)
+        if self._samples is not None and judgement is not None and index is not None:
+            judgement = SamplePairs(self._samples, index, ratios, judgement.best)
         partners = DRAW[recipe.partners](y, self._index, judgement, self._generator)
         return Choices(ratios, table, place, partners)
 
@@ -366,6 +382,8 @@ class Mixer:
         state: dict[str, Any] = {"counts": self.counts.clone(), "tables": tables}
         if self.on_demand is not None:
             state["on_demand"] = {"latest": self._latest, **self.on_demand.state_dict()}
+        if self._samples is not None:
+            state["samples"] = self._samples._asdict()
         if rolling := self._rolling.state_dict():
             state["rolling"] = rolling
         return state
@@ -375,6 +393,7 @@ class Mixer:
         self._counts, self._pairs_mixed = state["counts"].clone(), []
         self.tables, self.on_demand, self._latest = (), None, 0
         self._rolling.load_state_dict(state.get("rolling", {}))
+        self._samples = Scored(**state["samples"]) if "samples" in state else None
         if "on_demand" in state:
             self._latest = state["on_demand"]["latest"]
             self.on_demand = PairsOnDemand.from_state_dict(state["on_demand"], self._pairing)

@@ -28,6 +28,7 @@ MIXES = [
     "gradmix+",
     "gradient:cutmix:remix",
     "gradient-keep-original:manifold:proportional",
+    "gradient-softmax:linear:remix",
 ]
 NETWORKS = {
     "mlp": lambda channels, outputs: MLP(channels * SIDE * SIDE, outputs, (16, 12)),
@@ -66,6 +67,7 @@ def make_training(
     exemplars=3,
     criterion="auto",
     rolling=1,
+    level="class",
     **settings,
 ):
     """A method ready to train; `network` is a name or a function of the number of outputs."""
@@ -79,7 +81,7 @@ def make_training(
     with streams.for_construction("weights"):
         model = network(outputs) if callable(network) else NETWORKS[network](channels, outputs)
     mixer = Mixer(
-        parse_recipe(mix),
+        parse_recipe(mix, level=level),
         classes,
         host=streams.host("mixing"),
         generator=streams.device("mixing"),

@@ -18,7 +18,7 @@ REFUSED = "InputError: the method replays no memory that gradient partners could
 EXCEPTIONS = {
     (method, partners): REFUSED
     for method in ("finetune", "joint")
-    for partners in ("gradient", "gradient-keep-original")
+    for partners in ("gradient", "gradient-keep-original", "gradient-softmax")
 }
 SMALL = blobs(((8, 8), (9, 8)), channels=3)  # two steps each
 GROWING = [name for name in METHODS if name not in ("foster", "memo")]

@@ -134,3 +134,14 @@ def test_resume_is_exact_with_pairs_on_demand_and_rolling_exemplars(
             break
     torch.save(run.state_dict(), tmp_path / "state")
     assert_same(torch.load(tmp_path / "state", weights_only=True), run.state_dict())
+
+
+@pytest.mark.parametrize("method", ["er", "mir"])
+@pytest.mark.parametrize("mix", ["gradmix+", "gradient-softmax:linear:remix"])
+def test_resume_is_exact_where_samples_are_judged(method, mix):
+    benchmark = blobs(SIZES)
+    check_resume(
+        lambda: make_training(
+            method, mix, benchmark=benchmark, epochs=2, exemplars=2, level="sample"
+        )
+    )

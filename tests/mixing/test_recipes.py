@@ -44,7 +44,8 @@ def test_none_is_no_recipe():
 def test_free_combinations(axes, between):
     recipe = parse_recipe(between.join(axes))
     assert (recipe.partners, recipe.blend, recipe.labels) == axes
-    assert recipe.uses_gradients == (axes[0] in ("gradient", "gradient-keep-original"))
+    assert recipe.uses_gradients == axes[0].startswith("gradient")
+    assert recipe.judges_samples == (axes[0] == "gradient-softmax")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ SETTINGS = (
         parse=parse_options,
     ),
     Setting("tau", float, "Of Remix's label rule."),
+    Setting("level", str, "What gradient partners judge: class or sample pairs."),
     Setting("tables", int, "Pair tables over λ; 1 is Algorithm 1's."),
     Setting("increments", int, "Classes per task: one number, or one for each.", several=True),
     Setting(

@@ -16,7 +16,8 @@ from gradmix.criterion.gradients import (
 from gradmix.criterion.on_demand import SEARCHES, PairsOnDemand, choose_search
 from gradmix.criterion.pairing import PAIRINGS
 from gradmix.criterion.rolling import Rolling
-from gradmix.criterion.scores import Scored, class_scores, sample_scores
+from gradmix.criterion.samples import SamplePairs, score_all
+from gradmix.criterion.scores import Scored, class_scores, row_scores, sample_scores
 from gradmix.criterion.sketch import make_sketch
 from gradmix.types import PairTable
 
@@ -27,6 +28,7 @@ __all__ = [
     "HeadGradient",
     "PairsOnDemand",
     "Rolling",
+    "SamplePairs",
     "Scored",
     "choose_search",
     "class_scores",
@@ -39,7 +41,9 @@ __all__ = [
     "pair_table",
     "pair_tables",
     "projections",
+    "row_scores",
     "sample_scores",
+    "score_all",
 ]
 
 

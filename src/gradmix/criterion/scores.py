@@ -54,6 +54,19 @@ def sample_scores(left: Scored, right: Scored, lam: float | Tensor) -> Tensor:
     return scores - _label_terms(left, right, lam)
 
 
+def row_scores(left: Scored, right: Scored, lam: Tensor) -> Tensor:
+    """Scores of sample pairs row by row, (..., n); `labels` have the rows' shape here.
+
+    `lam` broadcasts to the rows.
+    """
+    ratio = lam.to(left.logits)[..., None]
+    p = torch.lerp(right.logits, left.logits, ratio).softmax(-1)
+    s = torch.lerp(right.projections, left.projections, ratio)
+    own, other = (s.gather(-1, side.labels[..., None]) for side in (left, right))
+    labels = (ratio * own + (1 - ratio) * other).squeeze(-1)
+    return (p * s).sum(-1) - labels
+
+
 def class_scores(
     samples: Scored, ratios: Sequence[float], pairing: str = "one-to-one"
 ) -> tuple[Tensor, Tensor]:

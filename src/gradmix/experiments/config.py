@@ -53,6 +53,7 @@ class RunConfig:
     memory_total: int | None = None  # … or a fixed total, shared by the classes
     alpha: float | None = None  # of the mix; None is the mix's own
     tau: float | None = None  # of Remix's labels; None is the mix's own
+    level: str = "class"  # what gradient partners judge: pairs of classes, or of samples
     tables: int | None = None  # pair tables over λ, for gradient partners; None is the mix's own
     increments: tuple[int, ...] = (2,)  # classes per task; a single number is for every task
     class_order: str | tuple[int, ...] = "natural"  # or seed:N, or the classes in order
@@ -111,7 +112,7 @@ class RunConfig:
     @property
     def recipe(self) -> Recipe | None:
         """The mix with its α; None for none."""
-        return parse_recipe(self.mix, self.alpha, self.tables, self.tau)
+        return parse_recipe(self.mix, self.alpha, self.tables, self.tau, self.level)
 
     @property
     def settings(self) -> Settings:

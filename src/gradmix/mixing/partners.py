@@ -128,6 +128,16 @@ def gradient_keep_original(
     return Partners(torch.where(tables.harmful(y, rows), own, rows))
 
 
+def gradient_softmax(
+    y: Tensor, index: ClassIndex, tables: Judgement | None, generator: torch.Generator | None
+) -> Partners:
+    """Rows of the batch in proportion to the softmax of their scores, in standard deviations."""
+    chances = getattr(tables, "chances", None)
+    assert chances is not None  # a recipe with these partners judges samples
+    drawn = [torch.multinomial(chance, 1, generator=generator) for chance in chances()]
+    return Partners(torch.stack(drawn).squeeze(2))
+
+
 def _permutation(batch: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.randperm(len(batch), generator=generator, device=batch.device)
 
@@ -148,4 +158,5 @@ DRAW: dict[str, Draw] = {
     "class-balanced": class_balanced,
     "gradient": gradient,
     "gradient-keep-original": gradient_keep_original,
+    "gradient-softmax": gradient_softmax,
 }

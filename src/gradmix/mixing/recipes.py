@@ -3,7 +3,8 @@
 | axis     | question                                    | choices                              |
 |----------|---------------------------------------------|--------------------------------------|
 | partners | with whom is a sample mixed?                | shuffle, class-balanced, gradient,   |
-|          |                                             | gradient-keep-original               |
+|          |                                             | gradient-keep-original,              |
+|          |                                             | gradient-softmax                     |
 | blend    | how are the two combined, and where?        | linear, cutmix, manifold             |
 | labels   | how much of each label?                     | proportional, remix                  |
 
@@ -19,9 +20,16 @@ from typing import NamedTuple
 
 from gradmix.errors import InputError, UnknownNameError
 
-PARTNERS = ("shuffle", "class-balanced", "gradient", "gradient-keep-original")
+PARTNERS = (
+    "shuffle",
+    "class-balanced",
+    "gradient",
+    "gradient-keep-original",
+    "gradient-softmax",
+)
 BLENDS = ("linear", "cutmix", "manifold")
 LABELS = ("proportional", "remix")
+LEVELS = ("class", "sample")
 
 
 class Beta(NamedTuple):
@@ -38,7 +46,9 @@ class Recipe:
     `alpha` is the paper's α; see `ratio` for what it means. `tables` is for gradient partners:
     1 is one pair table per epoch, at a drawn λ (Algorithm 1, step 4); with more they cover 0 to
     1 evenly, and each batch uses the one nearest its own λ. `tau` is for Remix's labels: the
-    rarer class takes the whole label if the other's share of the input is below it.
+    rarer class takes the whole label if the other's share of the input is below it. `level` says
+    what is judged harmful: pairs of classes, or each pair of samples by itself, which needs a
+    forward pass over the whole pool every epoch; a replacement is of the best class in either.
     """
 
     partners: str = "shuffle"
@@ -47,9 +57,15 @@ class Recipe:
     alpha: float = 1.0
     tables: int = 1
     tau: float = 0.5
+    level: str = "class"
 
     def __post_init__(self) -> None:
-        for axis, known in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
+        for axis, known in (
+            ("partners", PARTNERS),
+            ("blend", BLENDS),
+            ("labels", LABELS),
+            ("level", LEVELS),
+        ):
             if getattr(self, axis) not in known:
                 raise UnknownNameError(axis, getattr(self, axis), known)
         if self.tables < 1:
@@ -68,6 +84,13 @@ class Recipe:
     def uses_gradients(self) -> bool:
         """Whether the criterion is needed; such a recipe does not mix without a memory."""
         return self.partners.startswith("gradient")
+
+    @property
+    def judges_samples(self) -> bool:
+        """Whether scores of sample pairs are needed."""
+        return self.partners == "gradient-softmax" or (
+            self.level == "sample" and self.uses_gradients
+        )
 
 
 RECIPES: dict[str, Recipe] = {
@@ -104,6 +127,7 @@ def parse_recipe(
     alpha: float | None = None,
     tables: int | None = None,
     tau: float | None = None,
+    level: str = "class",
 ) -> Recipe | None:
     """The recipe of a name, or of `partners:blend:labels` (also with × or *); None for "none".
 
@@ -127,6 +151,7 @@ def parse_recipe(
         alpha=recipe.alpha if alpha is None else alpha,
         tables=recipe.tables if tables is None else tables,
         tau=recipe.tau if tau is None else tau,
+        level=level,
     )
 
 

@@ -1,0 +1,212 @@
+"""What grows, and what GradMix costs beside Mixup: whole runs, tasks, exemplars, start-up."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+from benchmarks.loop import FEW, PER_CLASS, STEPS, last_task, mnist_like, steps_of
+from benchmarks.timing import ratio_of_epochs, seconds, spread
+from gradmix.criterion import Exemplars, embed, pair_tables
+from gradmix.data import benchmark_from_tasks
+from gradmix.experiments.config import config_for
+from gradmix.experiments.run import build_method, load_benchmark, make_fabric, prepare
+from gradmix.randomness import RandomStreams
+from gradmix.training.loop import StepDone, Training
+from gradmix.types import Samples
+
+EPOCHS = 3
+
+
+def whole_run() -> str:
+    """All five tasks, with the evaluation after each; a step of each run in turn."""
+    tasks = mnist_like()
+    benchmark = benchmark_from_tasks(
+        "mnist-like", [(t, Samples(t.x[:2000], t.y[:2000])) for t in tasks]
+    )
+
+    def events(mix: str) -> Iterator[object]:
+        return prepare(config_for("mnist", mix=mix, epochs=EPOCHS), benchmark).events()
+
+    ratios = []
+    for _ in range(3):
+        ours, theirs = events("gradmix+"), events("mixup")
+        totals = [0.0, 0.0]
+        for _ in range(TASKS_EVENTS):
+            totals[0] += seconds(lambda ours=ours: next(ours))
+            totals[1] += seconds(lambda theirs=theirs: next(theirs))
+        ratios.append(totals[0] / totals[1])
+    return f"whole run of gradmix+ over Mixup (at most 1.02; the paper's 1.25): {spread(ratios)}"
+
+
+TASKS_EVENTS = 5 * (EPOCHS * (STEPS + 1) + 1)
+
+
+def photos_like(classes: int, tasks: int, each: int, seen: int) -> list[Samples]:
+    """Tasks of random 32 × 32 photos; all but the last have `seen` samples of a class."""
+    generator = torch.Generator().manual_seed(0)
+    per_task, result = classes // tasks, []
+    for task in range(tasks):
+        number = per_task * (each if task == tasks - 1 else seen)
+        x = torch.randint(256, (number, 3, 32, 32), generator=generator, dtype=torch.uint8)
+        result.append(Samples(x, torch.arange(number) % per_task + per_task * task))
+    return result
+
+
+def standing(tasks: list[Samples], **settings: object) -> Training:
+    """Training that stands before the last task, with all samples of the others in memory."""
+    benchmark = benchmark_from_tasks("photos-like", [(t, t) for t in tasks])
+    config = config_for("cifar-100", epochs=10**6, **settings)
+    fabric = make_fabric("cpu", "32-true")
+    method = build_method(config, benchmark, RandomStreams(0), fabric.device)
+    training = Training(benchmark, method, fabric)
+    for samples in tasks[:-1]:
+        method.memory.add(samples, torch.zeros(len(samples.y)))
+        training.position.task += 1
+    return training
+
+
+def resnet() -> str:
+    """The last of ten tasks of 10 classes with 500 images each; an epoch has 78 steps.
+
+    Composed of the median seconds of a step of each mix, taken in turn, and of what begins an
+    epoch: the criterion on 3,200 exemplars, or an eighth of them, and planning.
+    """
+    tasks = photos_like(100, 10, 500, 32)
+    common = {"model": "resnet18-narrow", "transforms": ()}
+    runs = {
+        "mixup": standing(tasks, mix="mixup", **common),
+        "exact": standing(tasks, mix="gradmix+", **common),
+        "rolling": standing(tasks, mix="gradmix+", rolling=8, **common),
+    }
+    steps = {name: steps_of(run) for name, run in runs.items()}
+    for each in steps.values():
+        next(each)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(5):
+        for name, each in steps.items():
+            times[name].append(seconds(lambda each=each: next(each)))
+    begin = {name: _begin(run) for name, run in runs.items()}
+    number = 5000 // 64
+    epoch = {name: number * statistics.median(times[name]) + begin[name] for name in runs}
+    part = {name: begin[name] / epoch["mixup"] for name in runs}
+    return "epoch of narrow ResNet-18 over Mixup, 100 classes of 32 × 32: " + ", ".join(
+        f"{name} {epoch[name] / epoch['mixup']:.3f} (of which what begins it {part[name]:.3f}; "
+        f"steps {spread([a / b for a, b in zip(times[name], times['mixup'], strict=True)])})"
+        for name in ("exact", "rolling")
+    )
+
+
+def _begin(training: Training) -> float:
+    """Seconds of what begins an epoch: pair tables and plan."""
+    method = training.method
+    new = method.new
+    assert new is not None
+    return statistics.median(seconds(lambda: method.begin_epoch(1, new)) for _ in range(3))
+
+
+def tasks_over_tasks() -> str:
+    """ER on tasks of equal size: with 98 past classes in memory, and with 2."""
+    generator = torch.Generator().manual_seed(0)
+
+    def task(number: int) -> Samples:
+        many = PER_CLASS if number in (1, 49) else FEW // 2
+        x = torch.randint(256, (2 * many, 1, 28, 28), generator=generator, dtype=torch.uint8)
+        return Samples(x, torch.arange(2 * many) % 2 + 2 * number)
+
+    tasks = [task(number) for number in range(50)]
+    tasks[1], second = Samples(tasks[1].x[:FEW], tasks[1].y[:FEW]), tasks[1]
+    wide = 100  # outputs, for both
+    late, early = (steps_of(_with_outputs(past, wide)) for past in (tasks, [tasks[0], second]))
+    return "epoch of ER at task 50 over task 2 (at most 1.05): " + ratio_of_epochs(
+        late, early, STEPS, repeats=5
+    )
+
+
+def _with_outputs(tasks: list[Samples], outputs: int) -> Training:
+    """As `last_task`, with a head for so many classes whatever the tasks have."""
+    training = last_task(tasks)
+    model = training.method.model
+    model.head = torch.nn.Linear(model.head.in_features, outputs)  # type: ignore[union-attr,arg-type]
+    return training
+
+
+def start_up() -> str:
+    """Processor seconds of whole processes, the lowest of three."""
+
+    def lowest(*arguments: str) -> float:
+        def once() -> float:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+        return min(once() for _ in range(3))
+
+    program = "from gradmix.cli import main; main()"
+    parts: dict[str, Callable[[], float]] = {
+        "python": lambda: lowest("-c", "pass"),
+        "import gradmix": lambda: lowest("-c", "import gradmix"),
+        "gradmix --help": lambda: lowest("-c", program, "--help"),
+        "import torch": lambda: lowest("-c", "import torch"),
+        "import gradmix.experiments.run": lambda: lowest("-c", "import gradmix.experiments.run"),
+    }
+    return "seconds to start: " + ", ".join(f"{name} {part():.2f}" for name, part in parts.items())
+
+
+def rolling_agreement() -> str:
+    """S⁻ and S* of a run that rolls against exact ones of the same exemplars at the same moments.
+
+    Means over the epochs after a task's first, in which all exemplars are embedded.
+    """
+    benchmark = load_benchmark(config_for("mnist"))
+    found = []
+    for parts in (2, 4, 8):
+        training = prepare(config_for("mnist", epochs=5, rolling=parts), benchmark)
+        agreed = [
+            _agreement(training)
+            for event in training.events()
+            if isinstance(event, StepDone)
+            and event.step == 1
+            and event.epoch > 0
+            and training.method.mixer.tables
+        ]
+        harmful, best = (statistics.mean(each) for each in zip(*agreed, strict=True))
+        found.append(f"{parts} parts S- {harmful:.3f}, S* {best:.3f}")
+    return "agreement of rolling with exact tables, MNIST, 5 epochs: " + "; ".join(found)
+
+
+def _agreement(training: Training) -> tuple[float, float]:
+    """After the first step of an epoch, so that the model has moved by one step."""
+    method = training.method
+    mixer, head = method.mixer, method.head
+    index = mixer._rolling._index
+    assert index is not None
+    exemplars = embed(method.model, head, method.pool.images(index), method.pool.y[index])
+    memory = Exemplars(*(part[index >= method.pool.num_new] for part in exemplars))
+    ratios = [(k + 0.5) / len(mixer.tables) for k in range(len(mixer.tables))]
+    exact = pair_tables(exemplars, memory, ratios)
+    pairs = list(zip(mixer.tables, exact, strict=True))
+    return (
+        statistics.mean(float((a.negative == b.negative).double().mean()) for a, b in pairs),
+        statistics.mean(float((a.optimal == b.optimal).double().mean()) for a, b in pairs),
+    )
+
+
+COSTS = {
+    "rolling": rolling_agreement,
+    "whole": whole_run,
+    "resnet": resnet,
+    "tasks": tasks_over_tasks,
+    "start": start_up,
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or COSTS:
+        print(COSTS[name](), flush=True)

@@ -1,0 +1,58 @@
+"""The criterion on pairs of samples: each is judged by itself, as the model was at the refresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gradmix.criterion.embedding import embeddings_of
+from gradmix.criterion.gradients import HeadGradient, projections
+from gradmix.criterion.scores import Scored, row_scores, sample_scores
+
+
+@torch.no_grad()
+def score_all(
+    model: nn.Module,
+    head: nn.Linear,
+    fetch: Callable[[Tensor], Tensor],
+    index: Tensor,
+    y: Tensor,
+    gradient: HeadGradient,
+) -> Scored:
+    """Logits and projections of the samples at `index`: a forward pass over all of them."""
+    X = embeddings_of(model, head, fetch, index)
+    return Scored(head(X).float(), projections(X, gradient), y)
+
+
+class SamplePairs:
+    """S⁻ of sample pairs at each batch's own λ; `best` says S*, by class."""
+
+    def __init__(
+        self,
+        samples: Scored,
+        index: Tensor,
+        ratios: Sequence[float],
+        best: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        self._samples, self._index, self.best = samples, index, best
+        self._lam = torch.tensor(ratios, dtype=torch.float64, device=index.device)[:, None]
+
+    def harmful(self, y: Tensor, rows: Tensor) -> Tensor:
+        """Whether the mix of each row with its partner in the batch does harm."""
+        left, right = (
+            Scored(*(part[at] for part in self._samples))
+            for at in (self._index, self._index.gather(1, rows))
+        )
+        return row_scores(left, right, self._lam) < 0
+
+    def chances(self) -> Iterator[Tensor]:
+        """For each batch, how likely each row is to be another's partner, (B, B).
+
+        The softmax of the scores in units of their standard deviation.
+        """
+        for index, lam in zip(self._index, self._lam, strict=True):
+            rows = Scored(*(part[index] for part in self._samples))
+            scores = sample_scores(rows, rows, lam.to(rows.logits))
+            yield (scores / scores.std().clamp(min=1e-30)).softmax(1)
