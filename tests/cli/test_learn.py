@@ -234,6 +234,7 @@ def test_another_folder_after_a_stop_starts_anew(tmp_path, monkeypatch, said):
     with monkeypatch.context() as patched:
         patched.setattr(continuing.files, "write", stopping)
         gradmix("learn", one, "--model", tmp_path / "my", *QUICK, "--epochs", 2, expect=130)
+    assert "the same command goes on" in said()
     gradmix("learn", two, "--model", tmp_path / "my", *QUICK, "--epochs", 2)
     assert "starting anew" in said()
     assert IncrementalClassifier.load(tmp_path / "my").classes_.tolist() == ["green"]
