@@ -1,13 +1,13 @@
 """gradmix learn, predict and inspect as a user meets them."""
 
 import json
-import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
 from cli_cases import gradmix
+from learn_cases import program
 from PIL import Image
 from rich.console import Console
 
@@ -18,14 +18,6 @@ from gradmix.estimator import continuing, files
 
 learning = sys.modules["gradmix.cli.learn"]  # the package has its function by this name
 
-OFTEN = """
-import os, sys
-from gradmix.training import checkpoint
-checkpoint.EVERY_SECONDS, checkpoint.SHARE = 0.01, 0.5
-checkpoint.FIRST_GUESS = (0.0, 1e99)
-from gradmix.cli import main
-main()
-"""
 HUES = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 210), "grey": (90, 90, 90)}
 QUICK = ("--network", "mlp-small", "--exemplars", 12, "--holdout", 4)
 
@@ -172,22 +164,17 @@ def tmp_path_with_nothing(tmp_path):
 # --- stopped and continued ------------------------------------------------------------------
 
 
-def program(*args):
-    """The real program, that saves often."""
-    command = [sys.executable, "-c", OFTEN, *map(str, args)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def kill_when_saved(process, kept, times):
     """Kill a process when its checkpoint has been written anew some times."""
     seen = set()
     while len(seen) < times:
-        assert process.poll() is None, process.communicate()
+        assert process.is_alive()
         if kept.exists():
             seen.add(kept.stat().st_mtime_ns)
         time.sleep(0.001)
     process.kill()
-    process.communicate()
+    process.join()
+    assert process.exitcode == -9
 
 
 @pytest.mark.parametrize(
@@ -205,12 +192,13 @@ def test_killed_and_started_again(tmp_path, times, more):
     gradmix("learn", two, "--model", whole, *long, *more)
     again = ("learn", two, "--model", path, *long, *more)
     before = path.read_bytes()
-    kill_when_saved(program(*again), tmp_path / "my.checkpoint", times)
+    said = tmp_path / "said"
+    kill_when_saved(program(said, *again), tmp_path / "my.checkpoint", times)
     assert path.read_bytes() == before
-    done = program(*again)
-    _, said = done.communicate()
-    assert done.returncode == 0, said
-    assert "resuming" in said
+    process = program(said, *again)
+    process.join()
+    assert process.exitcode == 0, said.read_text()
+    assert "resuming" in said.read_text()
     assert path.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*checkpoint*"))
 
@@ -246,6 +234,7 @@ def test_another_folder_after_a_stop_starts_anew(tmp_path, monkeypatch, said):
     with monkeypatch.context() as patched:
         patched.setattr(continuing.files, "write", stopping)
         gradmix("learn", one, "--model", tmp_path / "my", *QUICK, "--epochs", 2, expect=130)
+    assert "the same command goes on" in said()
     gradmix("learn", two, "--model", tmp_path / "my", *QUICK, "--epochs", 2)
     assert "starting anew" in said()
     assert IncrementalClassifier.load(tmp_path / "my").classes_.tolist() == ["green"]

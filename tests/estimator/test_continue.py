@@ -16,8 +16,11 @@ class StoppedError(Exception):
     """In place of a crash."""
 
 
-@pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("method", ["er", "der", "mir", "foster", "memo", "icarl", "joint"])
+@pytest.mark.parametrize(
+    ("method", "early"),
+    [(name, False) for name in ("der", "mir", "memo", "icarl", "joint")]
+    + [(name, True) for name in ("er", "foster")],
+)
 def test_faults_at_random_events(tmp_path, monkeypatch, method, early):
     chance = random.Random(method)
     monkeypatch.setattr("os.fsync", lambda _: None)
@@ -27,9 +30,9 @@ def test_faults_at_random_events(tmp_path, monkeypatch, method, early):
     params = {
         "method": method,
         "mix": "mixup" if method == "joint" else "gradmix+",
-        "epochs": 6,
+        "epochs": 4,
         "early_stopping": early,
-        "patience": 2,
+        "patience": 1,
         "holdout_per_class": 2,
         "exemplars_per_class": 8,
     }

@@ -216,3 +216,40 @@ def test_bad_samples_are_refused_and_the_memory_stays(x, y, priority):
 def test_bad_budgets_are_refused(budget, name):
     with pytest.raises(InputError, match=name):
         ReplayMemory(**budget)
+
+
+def held(memory):
+    return list(zip(memory.y.tolist(), memory.x.flatten().tolist(), strict=True))
+
+
+def three_classes(**budget):
+    memory = ReplayMemory(**budget)
+    y = torch.tensor([0, 0, 1, 1, 2, 2])
+    x = torch.arange(6.0)[:, None]
+    memory.add(Samples(x, y), torch.arange(6.0), {"more": 10 * torch.arange(6)})
+    return memory
+
+
+def test_what_is_split_off_can_be_put_back():
+    memory = three_classes(exemplars_per_class=2)
+    before = held(memory)
+    taken = memory.split_off(torch.tensor([True, False, False, True, False, False]))
+    assert taken.samples.y.tolist() == [0, 1]
+    assert taken.extras["more"].tolist() == [0, 30]
+    assert held(memory) == [(0, 1.0), (1, 2.0), (2, 4.0), (2, 5.0)]
+    memory.add(*taken)
+    assert held(memory) == before
+    assert memory.extras["more"].tolist() == [0, 10, 20, 30, 40, 50]
+
+
+def test_a_forgotten_class_is_gone_and_the_later_ones_move_up():
+    memory = three_classes(exemplars_per_class=2)
+    memory.forget(1)
+    assert held(memory) == [(0, 0.0), (0, 1.0), (1, 4.0), (1, 5.0)]
+    assert memory.extras["more"].tolist() == [0, 10, 40, 50]
+
+
+def test_a_smaller_budget_drops_the_last_of_each_class():
+    memory = three_classes(exemplars_per_class=2)
+    memory.set_budget(None, 4)
+    assert held(memory) == [(0, 0.0), (0, 1.0), (1, 2.0), (2, 4.0)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gradmix.errors import InputError
-from gradmix.models import carry_over, grow_head, widen_head
+from gradmix.models import carry_over, drop_output, grow_head, widen_head
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.5),
@@ -182,3 +182,13 @@ def test_what_cannot_be_carried_over_is_refused_and_changes_nothing():
     with pytest.raises(InputError, match="new is already"):
         carry_over(optimizer, old, old)
     assert optimizer.param_groups[0]["params"][0] is old
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_dropping_an_output_keeps_the_others(bias):
+    head = nn.Linear(3, 4, bias=bias).requires_grad_(False).eval()
+    shorter = drop_output(head, 1)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(shorter(x), head(x)[:, [0, 2, 3]])
+    assert not shorter.weight.requires_grad
+    assert not shorter.training

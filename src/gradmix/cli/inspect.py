@@ -65,10 +65,7 @@ def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
                 learned.labels.known, learned.counts, kept, held, strict=True
             )
         ],
-        "history": [
-            {**report.to_state(), "after": report.after, "forgotten": report.forgotten}
-            for report in classifier.history_
-        ],
+        "history": [report.to_state() for report in classifier.history_],
     }
 
 

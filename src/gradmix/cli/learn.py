@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +78,7 @@ def learn(
     own_test = Path(photos, "test")
     if test is None and own_test.is_dir() and Path(photos, "train").is_dir():
         test = str(own_test)
-    with showing_progress() as progress, warnings.catch_warnings():
+    with _stopping(), showing_progress() as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # they are in the report
         classifier = learn_into(
             model,
@@ -93,6 +94,16 @@ def learn(
         print(json.dumps(report.to_state(), indent=2))  # noqa: T201
     else:
         _show(report, model)
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Say what a stop means."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("the model is as it was; the same command goes on where this one stopped")
+        raise
 
 
 def _say(text: str) -> None:

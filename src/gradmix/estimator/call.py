@@ -24,7 +24,7 @@ from gradmix.estimator.learned import (
     load_method,
     new_holdout,
 )
-from gradmix.estimator.report import Report
+from gradmix.estimator.report import Report, means
 from gradmix.estimator.stopping import EarlyStopping, hold_out
 from gradmix.memory import ReplayMemory, random_priority
 from gradmix.ranking import first_of_each_class
@@ -234,6 +234,7 @@ class Call:
         """What the call did."""
         known = self.labels.known
         avoided, share = self._avoided()
+        accuracy = self._accuracy()
         return Report(
             call=(self.before.history[-1].call if self.before else 0) + 1,
             new=[known[k] for k in self.new_classes],
@@ -246,7 +247,8 @@ class Call:
             memory=len(self.method.memory),
             held_out=0 if self.holdout is None else len(self.holdout),
             measured_on=self.measured_on,
-            accuracy=self._accuracy(),
+            accuracy=accuracy,
+            **means(accuracy),
             avoided=avoided,
             avoided_share=share,
             warnings=remarks,

@@ -116,6 +116,7 @@ class Learned:
         method = self.method.state_dict()
         for name in ("optimizer", "new", "plan"):  # every call starts with new ones
             method.pop(name, None)
+        method["mixer"] = {"counts": torch.empty(0, 0), "tables": {}}  # of the last call only
         position = {"task": 0, "stage": 0, "epoch": 0, "step": 0, "in_stage": False}
         streams = self.method.streams.state_dict()
         return {

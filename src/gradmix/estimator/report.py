@@ -38,24 +38,12 @@ class Report:
     held_out: int  # samples kept to measure on
     measured_on: str | None  # eval_set or holdout; None: nothing to measure on
     accuracy: Accuracy
+    before: float | None  # accuracy before, over the classes known then; each counts the same
+    after: float | None  # accuracy after, over all classes
+    forgotten: float | None  # how far that on classes known before fell; None: unknown
     avoided: list[tuple[Label, Label, float]]
     avoided_share: float | None  # None: nothing was to be avoided
     warnings: list[str]
-
-    @property
-    def before(self) -> float | None:
-        """Accuracy before, over the classes known then; each counts the same."""
-        return _mean([before for _, before, _, _ in self.accuracy if before is not None])
-
-    @property
-    def after(self) -> float | None:
-        """Accuracy after, over all classes; each counts the same."""
-        return _mean([after for _, _, after, _ in self.accuracy])
-
-    @property
-    def forgotten(self) -> float | None:
-        """How far the accuracy on classes known before fell on average; None if unknown."""
-        return _mean([was - now for _, was, now, _ in self.accuracy if was is not None])
 
     def without(self, label: Label) -> Report:
         """After a class is forgotten, its name is not kept either."""
@@ -69,8 +57,8 @@ class Report:
         )
 
     def shortened(self) -> Report:
-        """Without pairs."""
-        return replace(self, avoided=[])
+        """Without what it says of single classes and pairs, for all but the last calls."""
+        return replace(self, accuracy=[], avoided=[])
 
     def to_state(self) -> dict[str, Any]:
         """For a file."""
@@ -99,6 +87,16 @@ class Report:
             lines.append(f"class pairs avoided in mixing: {self.avoided_share:.0%} of all")
             lines += [f"  {a} with {b}: {share:.0%}" for a, b, share in self.avoided[:SHOWN_PAIRS]]
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
+
+
+def means(accuracy: Accuracy) -> dict[str, float | None]:
+    """The fields of a report that follow from its accuracies."""
+    known = [(before, after) for _, before, after, _ in accuracy if before is not None]
+    return {
+        "before": _mean([before for before, _ in known]),
+        "after": _mean([after for _, _, after, _ in accuracy]),
+        "forgotten": _mean([before - after for before, after in known]),
+    }
 
 
 def _mean(values: list[float]) -> float | None:

@@ -1,0 +1,66 @@
+"""Images in files as samples of a classifier."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gradmix.data.photos import read_folder, read_image_files
+from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
+
+
+def write(folder, name, sizes, mode="RGB"):
+    (folder / name).mkdir(parents=True)
+    for k, size in enumerate(sizes):
+        Image.new(mode, size, k).save(folder / name / f"{k}.png")
+
+
+def test_one_size_is_kept(tmp_path):
+    write(tmp_path, "b", [(20, 10)] * 2)
+    write(tmp_path, "a", [(20, 10)])
+    x, labels, classes = read_folder(tmp_path)
+    assert x.shape == (3, 3, 10, 20)
+    assert (labels, classes) == ([0, 1, 1], ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given", "shape"),
+    [
+        ([(20, 10), (30, 30)], {}, (3, 64, 64)),
+        ([(200, 100)] * 2, {}, (3, 64, 64)),
+        ([(20, 10)] * 2, {"size": 16}, (3, 16, 16)),
+        ([(20, 10)] * 2, {"shape": (1, 8, 9)}, (1, 8, 9)),
+    ],
+)
+def test_others_are_resized(tmp_path, sizes, given, shape):
+    write(tmp_path, "a", sizes)
+    assert read_folder(tmp_path, **given)[0].shape[1:] == shape
+
+
+def test_grey_stays_grey_and_train_is_what_is_read(tmp_path):
+    write(tmp_path / "train", "a", [(9, 9)], "L")
+    write(tmp_path / "test", "a", [(9, 9)] * 5, "L")
+    x, labels, _ = read_folder(tmp_path)
+    assert x.shape == (1, 1, 9, 9)
+    assert labels == [0]
+
+
+def test_single_files(tmp_path):
+    write(tmp_path, "a", [(9, 9), (30, 20)])
+    paths = [tmp_path / "a" / "1.png", tmp_path / "a" / "0.png"]
+    x = read_image_files(paths, (3, 9, 9))
+    assert x.shape == (2, 3, 9, 9)
+    expected = np.asarray(Image.open(paths[1])).transpose(2, 0, 1)
+    assert (x[1].numpy() == expected).all()
+
+
+def test_what_cannot_be_read(tmp_path):
+    with pytest.raises(DataNotFoundError):
+        read_folder(tmp_path / "none")
+    with pytest.raises(InputError, match="no folders of classes"):
+        read_folder(tmp_path)
+    write(tmp_path, "a", [(9, 9)])
+    (tmp_path / "a" / "x.png").write_bytes(b"no picture")
+    with pytest.raises(CorruptFileError, match="1 of 2 images"):
+        read_folder(tmp_path)
+    with pytest.raises(DataNotFoundError):
+        read_image_files([tmp_path / "a" / "y.png"], (3, 9, 9))
