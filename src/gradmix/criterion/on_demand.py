@@ -21,7 +21,7 @@ from gradmix.errors import UnknownNameError
 
 SEARCHES = ("auto", "exact", *SHORTLISTS)
 MOST_EXACT = 1000
-MOST_CLUSTERED = 20_000
+"""Classes up to which "auto" is exact; there both cost about the same."""
 
 
 def choose_search(search: str, classes: int) -> str:
@@ -30,9 +30,7 @@ def choose_search(search: str, classes: int) -> str:
         raise UnknownNameError("criterion", search, SEARCHES)
     if search != "auto":
         return search
-    if classes <= MOST_EXACT:
-        return "exact"
-    return "clusters" if classes <= MOST_CLUSTERED else "neighbours"
+    return "exact" if classes <= MOST_EXACT else "clusters"
 
 
 class PairsOnDemand:

@@ -218,8 +218,8 @@ def _faiss() -> Any:
         import faiss
     except ImportError:
         raise InputError(
-            "criterion is 'neighbours' (also by 'auto', of very many classes), which needs faiss: "
-            "pip install 'gradmix[many]', or give criterion='clusters'"
+            "criterion is 'neighbours', which needs faiss: pip install 'gradmix[many]', or give "
+            "criterion='clusters'"
         ) from None
     return faiss
 
