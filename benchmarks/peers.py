@@ -121,7 +121,9 @@ def mir_over_avalanche() -> str:
     tasks = mnist_like()
     ours = epoch_seconds(
         steps_of(
-            last_task(tasks[:3], method="mir", exemplars_per_class=64, options={"candidates": 2})
+            last_task(
+                tasks[:3], method="mir", few=128, exemplars_per_class=64, options={"candidates": 2}
+            )
         )
     )
     parts = [

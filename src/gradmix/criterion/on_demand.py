@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmix.criterion.shortlist import SHORTLISTS, Clusters, Neighbours
+from gradmix.criterion.shortlist import SHORTLISTS, Clusters, Neighbours, require_faiss
 from gradmix.criterion.sketch import BLOCK_ELEMENTS, Sketch, pair_scores
 from gradmix.errors import UnknownNameError
 
@@ -28,6 +28,8 @@ def choose_search(search: str, classes: int) -> str:
     """The way that "auto" means for a number of classes; any other is itself."""
     if search not in SEARCHES:
         raise UnknownNameError("criterion", search, SEARCHES)
+    if search == "neighbours":
+        require_faiss()
     if search != "auto":
         return search
     return "exact" if classes <= MOST_EXACT else "clusters"
