@@ -36,16 +36,16 @@ def mnist_like() -> list[Samples]:
 
 
 def last_task(
-    tasks: list[Samples], mix: str = "none", method: str = "er", **settings: Any
+    tasks: list[Samples], mix: str = "none", method: str = "er", few: int = FEW, **settings: Any
 ) -> Training:
     """Training that stands before the last task, with 32 of each other class in memory."""
-    few = [Samples(x[:FEW], y[:FEW]) for x, y in tasks[:-1]]
-    benchmark = benchmark_from_tasks("mnist-like", [(t, t) for t in [*few, tasks[-1]]])
+    past = [Samples(x[:few], y[:few]) for x, y in tasks[:-1]]
+    benchmark = benchmark_from_tasks("mnist-like", [(t, t) for t in [*past, tasks[-1]]])
     config = config_for("mnist", mix=mix, method=method, **{"epochs": 10**6, **settings})
     fabric = make_fabric("cpu", "32-true")
     streams = RandomStreams(0)
     training = Training(benchmark, build_method(config, benchmark, streams), fabric)
-    for samples in few:  # what a task of so few samples leaves is all of them
+    for samples in past:  # what a task of so few samples leaves is all of them
         training.method.memory.add(samples, torch.zeros(len(samples.y)))
         training.position.task += 1
     return training

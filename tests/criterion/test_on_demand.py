@@ -9,7 +9,7 @@ from test_sketch import head_of, memory_weights
 
 from gradmix.criterion import PairsOnDemand, choose_search, make_sketch, pair_tables
 from gradmix.criterion.shortlist import SHORTLISTS, class_vectors, k_means
-from gradmix.errors import UnknownNameError
+from gradmix.errors import InputError, UnknownNameError
 
 searches = st.sampled_from(list(SHORTLISTS))
 RATIOS = [0.25, 0.6]
@@ -132,13 +132,14 @@ def test_k_means_finds_groups_and_their_middle():
 
 
 def test_auto_goes_by_the_number_of_classes():
-    assert [choose_search("auto", n) for n in (10, 1000, 1001, 20_000, 20_001)] == [
-        "exact",
-        "exact",
-        "clusters",
-        "clusters",
-        "neighbours",
-    ]
-    assert choose_search("neighbours", 3) == "neighbours"
+    found = [choose_search("auto", number) for number in (10, 1000, 1001, 50_000)]
+    assert found == ["exact", "exact", "clusters", "clusters"]
+    assert choose_search("clusters", 3) == "clusters"
     with pytest.raises(UnknownNameError, match="criterion 'cluster'"):
         choose_search("cluster", 3)
+
+
+def test_neighbours_without_faiss_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"gradmix\[many\]"):
+        choose_search("neighbours", 10)

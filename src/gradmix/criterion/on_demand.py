@@ -15,24 +15,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmix.criterion.shortlist import SHORTLISTS, Clusters, Neighbours
+from gradmix.criterion.shortlist import SHORTLISTS, Clusters, Neighbours, require_faiss
 from gradmix.criterion.sketch import BLOCK_ELEMENTS, Sketch, pair_scores
 from gradmix.errors import UnknownNameError
 
 SEARCHES = ("auto", "exact", *SHORTLISTS)
 MOST_EXACT = 1000
-MOST_CLUSTERED = 20_000
+"""Classes up to which "auto" is exact; there both cost about the same."""
 
 
 def choose_search(search: str, classes: int) -> str:
     """The way that "auto" means for a number of classes; any other is itself."""
     if search not in SEARCHES:
         raise UnknownNameError("criterion", search, SEARCHES)
+    if search == "neighbours":
+        require_faiss()
     if search != "auto":
         return search
-    if classes <= MOST_EXACT:
-        return "exact"
-    return "clusters" if classes <= MOST_CLUSTERED else "neighbours"
+    return "exact" if classes <= MOST_EXACT else "clusters"
 
 
 class PairsOnDemand:

@@ -20,6 +20,7 @@ miss them, so they are half of every shortlist.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -104,7 +105,7 @@ class Neighbours:
     """Candidates by the nearest neighbours of a class in faiss's index of all classes."""
 
     def __init__(self, sketch: Sketch, score: Score, size: int = SHORTLIST) -> None:
-        faiss = _faiss()
+        faiss: Any = importlib.import_module("faiss")
         self._vectors = vectors = class_vectors(sketch)
         self._hubs = hubs(vectors, size)
         self._size = min(size - len(self._hubs), len(vectors.u))
@@ -212,16 +213,13 @@ def _nearest(points: Tensor, centres: Tensor) -> Tensor:
     return torch.cat([(half - part @ centres.T).argmin(1) for part in points.split(step)])
 
 
-def _faiss() -> Any:
-    """faiss, which is an extra."""
-    try:
-        import faiss
-    except ImportError:
+def require_faiss() -> None:
+    """Say what to do if it is not there: it is an extra."""
+    if importlib.util.find_spec("faiss") is None:
         raise InputError(
-            "criterion is 'neighbours' (also by 'auto', of very many classes), which needs faiss: "
-            "pip install 'gradmix[many]', or give criterion='clusters'"
-        ) from None
-    return faiss
+            "criterion is 'neighbours', which needs faiss: pip install 'gradmix[many]', or give "
+            "criterion='clusters'"
+        )
 
 
 SHORTLISTS: dict[str, type[Neighbours] | type[Clusters]] = {
