@@ -75,6 +75,8 @@ def _check(state: Mapping[str, Any]) -> None:
     if len(counts) != len(known) or not all(type(count) is int and count > 0 for count in counts):
         raise ValueError("the numbers of samples do not fit the classes")
     for name in ("mean", "std"):
+        if not isinstance(state[name], (list, tuple)):
+            raise ValueError(f"{name} is {str(state[name])[:40]}")
         values = torch.tensor(state[name], dtype=torch.float64)
         if values.shape != (shape[0],) or not bool(values.isfinite().all()):
             raise ValueError(f"{name} does not fit the samples")
