@@ -368,7 +368,7 @@ def test_a_worker_that_dies_once_costs_nothing(store):
     sweep = run_sweep(configs, store, jobs=2)
     killer.join(timeout=10)
     assert not killer.is_alive()
-    assert sweep.count("done") == 4
+    assert sweep.count("done", "kept") == 4  # kept: saved just before the other worker died
     assert files(store) == sorted([MARKER, *(store.path_of(c).name for c in configs)])
 
 
@@ -379,7 +379,7 @@ def test_a_run_that_always_kills_its_worker_is_named_and_the_others_go_on(store)
     killer = kill_whoever_computes(store, configs[1], times=2)
     sweep = run_sweep(configs, store, jobs=2)
     killer.join(timeout=10)
-    assert (sweep.count("done"), sweep.count("failed")) == (3, 1)
+    assert (sweep.count("done", "kept"), sweep.count("failed")) == (3, 1)
     (failure,) = sweep.failures
     assert failure.config["seed"] == 1
     assert failure.error == "WorkerError"
