@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from gradmix.errors import WorkerError
@@ -54,7 +54,8 @@ def in_processes(
         codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
         raise WorkerError("a worker process died" + (f" ({codes[1]})" if codes else "")) from error
     finally:
-        with warnings.catch_warnings():
+        # What goes wrong in ending workers must not hide why; they see to their end themselves.
+        with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore")  # of the generator, that there was more to come
             if hasattr(answers, "close"):
                 answers.close()
