@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing import blends
 from gradmix.mixing.labels import remix_shares, soft_targets
 from gradmix.mixing.partners import DRAW, ClassIndex, Judgement, Tables
+from gradmix.mixing.plans import Choices, Consequences, Plan
 from gradmix.mixing.recipes import Recipe
 from gradmix.types import LinearHead, MixedBatch, PairTable, Partners
 
@@ -49,44 +49,6 @@ class SamplePool(Protocol):
 
     def views(self, index: Tensor) -> Tensor:
         """The same after random transforms, if there are any."""
-
-
-class Choices(NamedTuple):
-    """What was drawn for S batches: their λ, table, box or hidden layer, and partners."""
-
-    lam: list[float]  # share of the own input
-    table: list[int]
-    place: list[blends.Box | int | None]
-    partners: Partners
-
-
-class Consequences(NamedTuple):
-    """What follows from the choices and needs no network."""
-
-    partner_y: Tensor  # (S, B) labels of the partners
-    shares: Tensor  # (S, B) of the own label
-    both: Tensor | None  # (S, 2 B) pool indices of rows and partners, where one gather will do
-
-
-@dataclass(frozen=True)
-class Plan:
-    """S batches of B rows and how they are mixed."""
-
-    y: Tensor  # (S, B) labels
-    index: Tensor | None  # (S, B) where the rows stand in the pool, if they come from it
-    mixing: tuple[Choices, Consequences] | None = None  # None: left as they are
-
-    def state_dict(self) -> dict[str, Any]:
-        """What was drawn; `Mixer.load_plan` works out the rest anew."""
-        state: dict[str, Any] = {"index": self.index}
-        if self.mixing is not None:
-            choices, _ = self.mixing
-            partners = choices.partners._asdict()
-            state["partners"] = {key: part for key, part in partners.items() if part is not None}
-            state |= {"lam": choices.lam, "table": choices.table}
-            place = choices.place
-            state["place"] = [list(at) if isinstance(at, blends.Box) else at for at in place]
-        return state
 
 
 class Mixer:

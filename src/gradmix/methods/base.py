@@ -14,8 +14,9 @@ from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory, random_priority
 from gradmix.methods.weights import load_weights
-from gradmix.mixer import Mixer, Plan
+from gradmix.mixer import Mixer
 from gradmix.mixing import Recipe
+from gradmix.mixing.plans import Plan
 from gradmix.models.heads import drop_output, grow_head
 from gradmix.randomness import RandomStreams
 from gradmix.types import MixedBatch, Samples

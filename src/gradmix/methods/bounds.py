@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
-from gradmix.mixer import Plan
+from gradmix.mixing.plans import Plan
 from gradmix.models.heads import drop_output
 from gradmix.types import Samples
 
