@@ -2,12 +2,11 @@
 
 import json
 import sys
-import time
 
 import numpy as np
 import pytest
 from cli_cases import gradmix
-from learn_cases import program
+from learn_cases import finish
 from PIL import Image
 from rich.console import Console
 
@@ -164,25 +163,12 @@ def tmp_path_with_nothing(tmp_path):
 # --- stopped and continued ------------------------------------------------------------------
 
 
-def kill_when_saved(process, kept, times):
-    """Kill a process when its checkpoint has been written anew some times."""
-    seen = set()
-    while len(seen) < times:
-        assert process.is_alive()
-        if kept.exists():
-            seen.add(kept.stat().st_mtime_ns)
-        time.sleep(0.001)
-    process.kill()
-    process.join()
-    assert process.exitcode == -9
-
-
 @pytest.mark.parametrize(
-    ("times", "more"),
+    ("saves", "more"),
     [(3, ()), *(pytest.param(n, ("--method", m), marks=pytest.mark.slow)
        for m in ("er", "der", "mir", "foster", "memo") for n in (1, 2, 4, 8))],
 )  # fmt: skip
-def test_killed_and_started_again(tmp_path, times, more):
+def test_killed_and_started_again(tmp_path, saves, more):
     one, two = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "two", "blue", "red")
     long = (*QUICK, "--epochs", 60, "--early-stopping")
     whole, path = tmp_path / "whole", tmp_path / "my"
@@ -193,11 +179,10 @@ def test_killed_and_started_again(tmp_path, times, more):
     again = ("learn", two, "--model", path, *long, *more)
     before = path.read_bytes()
     said = tmp_path / "said"
-    kill_when_saved(program(said, *again), tmp_path / "my.checkpoint", times)
+    assert finish(said, *again, saves=saves) == -9
     assert path.read_bytes() == before
-    process = program(said, *again)
-    process.join()
-    assert process.exitcode == 0, said.read_text()
+    assert (tmp_path / "my.checkpoint").exists()
+    assert finish(said, *again) == 0, said.read_text()
     assert "resuming" in said.read_text()
     assert path.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*checkpoint*"))
