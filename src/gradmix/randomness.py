@@ -63,7 +63,9 @@ class RandomStreams:
         seed = int(self.host(name).integers(2**63))
         devices = [self.place] if self.place.type == "cuda" else []
         with torch.random.fork_rng(devices):
-            torch.random.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed(seed)
             yield
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,8 +83,10 @@ class RandomStreams:
             raise InputError(f"the state is of seed {state['seed']}, these streams of {self.seed}")
         device, host = state["device"], state["host"]
         for name in self._device.keys() | device.keys():  # consumers hold the generators: refill
-            self.device(name).set_state(device.get(name, self._fresh_device(name).get_state()))
+            saved = device[name] if name in device else self._fresh_device(name).get_state()
+            self._device.setdefault(name, torch.Generator(self.place)).set_state(saved)
         for name in self._host.keys() | host.keys():
-            fresh = self._fresh_host(name).bit_generator.state
-            saved = json.loads(host[name]) if name in host else fresh
-            self.host(name).bit_generator.state = saved
+            if name in host:
+                self.host(name).bit_generator.state = json.loads(host[name])
+            else:
+                self.host(name).bit_generator.state = self._fresh_host(name).bit_generator.state

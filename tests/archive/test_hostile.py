@@ -9,17 +9,17 @@ import sys
 import zipfile
 import zlib
 from contextlib import suppress
-from hashlib import sha256
 
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save as save_safetensors
+from xxhash import xxh3_128
 
 from gradmix.archive import read_archive, read_manifest, write_archive
 from gradmix.archive.layout import Member, directory, local_header, offsets
-from gradmix.archive.manifest import MANIFEST, STATE, TENSORS, Manifest, compose, parse
+from gradmix.archive.manifest import MANIFEST, STATE, TENSORS, VERSION, Manifest, compose, parse
 from gradmix.archive.tensors import to_buffers
 from gradmix.errors import FileError, GradMixError
 
@@ -65,8 +65,8 @@ def forged(state=None, tensors=None, *, edit=None, **changes):
         Member(name, len(content), zlib.crc32(content))
         for name, content in zip((STATE, TENSORS), contents, strict=True)
     ]
-    digests = [sha256(content).hexdigest() for content in contents]
-    about = json.loads(compose(Manifest("test", 1, "0.1.0", tuple(members), tuple(digests))))
+    digests = [xxh3_128(content).hexdigest() for content in contents]
+    about = json.loads(compose(Manifest("test", VERSION, "0.1.0", tuple(members), tuple(digests))))
     about |= changes
     if edit is not None:
         edit(about)
@@ -169,9 +169,10 @@ CASES = {
     # of another kind or version
     "wrong kind": forged(kind="other"),
     "kind of no text": forged(kind=3),
-    "newer version": forged(version=2, gradmix="9.1"),
+    "newer version": forged(version=3, gradmix="9.1"),
+    "older version": forged(version=1),
     "version 0": forged(version=0),
-    "version as text": forged(version="1"),
+    "version as text": forged(version="2"),
     "version true": forged(version=True),
     "no version": forged(edit=lambda about: about.pop("version")),
     "another format": forged(format="zip"),
@@ -205,9 +206,9 @@ CASES = {
     "a member of -1 bytes": forged(edit=set_member(1, size=-1)),
     "a member of half a byte": forged(edit=set_member(1, size=0.5)),
     "a member of 2**200 bytes": forged(edit=set_member(1, size=2**200)),
-    "wrong SHA-256 of the state": forged(edit=set_member(0, sha256="0" * 64)),
-    "wrong SHA-256 of the tensors": forged(edit=set_member(1, sha256="0" * 64)),
-    "SHA-256 of no text": forged(edit=set_member(1, sha256=None)),
+    "wrong XXH3 of the state": forged(edit=set_member(0, xxh3="0" * 32)),
+    "wrong XXH3 of the tensors": forged(edit=set_member(1, xxh3="0" * 32)),
+    "XXH3 of no text": forged(edit=set_member(1, xxh3=None)),
     "wrong CRC-32": forged(edit=set_member(1, crc32=1)),
     "impossible CRC-32": forged(edit=set_member(1, crc32=2**40)),
     # the state
@@ -313,7 +314,8 @@ def test_a_clear_error(tmp_path, monkeypatch, name):
 def test_errors_say_what_is_wrong_and_what_would_be_right(tmp_path):
     path = tmp_path / "f"
     for name, expected in {
-        "newer version": r"version 2 of the format, written by gradmix 9.1; .*install 9.1 or later",
+        "newer version": r"version 3 of the format, written by gradmix 9.1; .*install 9.1 or later",
+        "older version": "version 1 of the format, .*learn anew",
         "wrong kind": "of the kind 'other', not 'test'",
         "pickle": "no gradmix file",
         "torch.save": "a zip of another program",
@@ -445,8 +447,8 @@ def test_a_file_that_is_larger_than_memory_and_takes_no_disk(tmp_path):
         Member(STATE, len(state), zlib.crc32(state)),
         Member(TENSORS, len(header) + size, 0),
     ]
-    digests = (sha256(state).hexdigest(), "0" * 64)
-    about = compose(Manifest("test", 1, "0.1.0", tuple(members), digests))
+    digests = (xxh3_128(state).hexdigest(), "0" * 32)
+    about = compose(Manifest("test", VERSION, "0.1.0", tuple(members), digests))
     members = [Member(MANIFEST, len(about), zlib.crc32(about)), *members]
     *places, end = offsets(members)
     try:

@@ -16,7 +16,7 @@ from gradmix.errors import InputError
 
 FORMAT = "gradmix"
 HERE = version_of("gradmix")
-VERSION = 1
+VERSION = 2
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 MANIFEST_LIMIT = 1 << 16  # bytes
 STATE_LIMIT = 16 << 20
@@ -29,13 +29,13 @@ class Manifest(NamedTuple):
     version: int  # of the format
     gradmix: str  # the version that wrote it
     members: tuple[Member, ...]  # its state and its tensors
-    digests: tuple[str, ...]  # SHA-256 of each
+    digests: tuple[str, ...]  # XXH3 of each, 128 bits
 
 
 def compose(manifest: Manifest) -> bytes:
     """The manifest as text."""
     members = [
-        {**member._asdict(), "sha256": digest}
+        {**member._asdict(), "xxh3": digest}
         for member, digest in zip(manifest.members, manifest.digests, strict=True)
     ]
     about = {"format": FORMAT, **manifest._asdict(), "members": members}
@@ -56,6 +56,11 @@ def parse(text: bytes) -> Manifest:
             f"it is of version {version} of the format, written by gradmix {writer}; this is "
             f"gradmix {HERE}, which reads up to version {VERSION}: install {writer} or later"
         )
+    if version < VERSION:
+        raise Damaged(
+            f"it is of version {version} of the format, of before the first release of gradmix: "
+            "learn anew, or read it with the gradmix that wrote it"
+        )
     kind, listed = about.get("kind"), about.get("members")
     if not (isinstance(kind, str) and isinstance(listed, list) and len(listed) == 2):
         raise Damaged("its manifest does not say what it holds")
@@ -68,7 +73,7 @@ def parse(text: bytes) -> Manifest:
 
 
 def _parse_member(entry: Any) -> tuple[Member, str]:
-    kinds = {"name": str, "size": int, "crc32": int, "sha256": str}
+    kinds = {"name": str, "size": int, "crc32": int, "xxh3": str}
     if not (
         isinstance(entry, dict)
         and entry.keys() == kinds.keys()
@@ -77,7 +82,7 @@ def _parse_member(entry: Any) -> tuple[Member, str]:
         and 0 <= entry["crc32"] < 2**32
     ):
         raise Damaged("its manifest does not describe its members as it should")
-    return Member(entry["name"], entry["size"], entry["crc32"]), entry["sha256"]
+    return Member(entry["name"], entry["size"], entry["crc32"]), entry["xxh3"]
 
 
 def to_json(value: Any) -> bytes:

@@ -7,11 +7,11 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from io import FileIO
 from typing import Any
 
 from torch import Tensor
+from xxhash import xxh3_128
 
 from gradmix.archive import manifest as manifests
 from gradmix.archive.layout import Member, directory, local_header, offsets, read_local_header
@@ -112,7 +112,7 @@ def _read_members(
 def _checked(file: FileIO, place: int, member: Member, digest: str) -> Iterator[Fill]:
     """Something that reads the member piece by piece; at the end its checksum must be right."""
     file.seek(place + len(local_header(member)))
-    result = sha256()
+    result = xxh3_128()
 
     def fill(buffer: memoryview) -> None:
         for start in range(0, len(buffer), CHUNK):

@@ -3,7 +3,9 @@
 JSON as it is has no NaN, no other keys than text, no tuples and no tensors. These are objects with
 a key of their own:
 
-    {"$tensor": name}                a tensor, and "$strides" if it is laid out otherwise
+    {"$tensor": name}                a tensor
+    {"$tensor": name, "$strides": …} one not laid out row by row, as channels-last weights are;
+                                     `name` has its axes in the order of their strides
     {"$float": "nan"}                nan, inf, -inf
     {"$tuple": [...]}                a tuple
     {"$dict": [[key, value], ...]}   a dict with keys that are not text, or begin with $
@@ -12,7 +14,7 @@ a key of their own:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,10 +76,11 @@ class Encoder:
         name = _text(path)
         while name in self.tensors or name == "__metadata__":  # reserved by safetensors
             name += "'"
-        self.tensors[name] = tensor
         shape, strides = tensor.shape, tensor.stride()
         if strides == _contiguous(shape) or not _dense(shape, strides):
+            self.tensors[name] = tensor
             return {"$tensor": name}
+        self.tensors[name] = tensor.permute(_by_stride(strides))
         return {"$tensor": name, "$strides": list(strides)}
 
 
@@ -122,11 +125,19 @@ def _decode_dict(items: list[Any], tensors: dict[str, Tensor], depth: int) -> di
 
 
 def _laid_out(tensor: Tensor, strides: Any) -> Tensor:
-    """The same values laid out by these strides, as channels-last weights are."""
+    """The tensor with these strides whose axes, in their order, this one has."""
     whole = isinstance(strides, list) and all(type(s) is int and 0 <= s < 2**63 for s in strides)
-    if not (whole and len(strides) == tensor.ndim and _dense(tensor.shape, strides)):
-        raise Damaged(f"its state has strides {str(strides)[:80]} for shape {tuple(tensor.shape)}")
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+    if whole and len(strides) == tensor.ndim:
+        sizes = dict(zip(_by_stride(strides), tensor.shape, strict=True))
+        shape = torch.Size(sizes[axis] for axis in range(tensor.ndim))
+        if _dense(shape, strides):
+            return tensor.as_strided(shape, strides)
+    raise Damaged(f"its state has strides {str(strides)[:80]} for shape {tuple(tensor.shape)}")
+
+
+def _by_stride(strides: Sequence[int]) -> list[int]:
+    """Axes in the order in which the elements stand in memory."""
+    return sorted(range(len(strides)), key=lambda axis: -strides[axis])
 
 
 def _contiguous(shape: torch.Size) -> tuple[int, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Any
+
+from xxhash import xxh3_128
 
 from gradmix.archive.layout import Member, directory, local_header
 from gradmix.archive.manifest import (
@@ -67,7 +68,7 @@ def _member(name: str, buffers: Buffers) -> Member:
 
 
 def _digest(buffers: Buffers) -> str:
-    result = sha256()
+    result = xxh3_128()
     for buffer in buffers:
         result.update(buffer)
     return result.hexdigest()

@@ -77,8 +77,7 @@ def _check(state: Mapping[str, Any]) -> None:
     for name in ("mean", "std"):
         if not isinstance(state[name], (list, tuple)):
             raise ValueError(f"{name} is {str(state[name])[:40]}")
-        values = torch.tensor(state[name], dtype=torch.float64)
-        if values.shape != (shape[0],) or not bool(values.isfinite().all()):
+        if len(state[name]) != shape[0] or not all(map(math.isfinite, state[name])):
             raise ValueError(f"{name} does not fit the samples")
     columns = state["columns"]
     if columns is not None and (len(columns) != shape[0] or {*map(type, columns)} != {str}):

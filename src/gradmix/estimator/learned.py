@@ -180,11 +180,14 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     basis = Basis(params, layout, network, mean, std, state["seed"])
     choices = choose(params, network, layout, samples=1, classes=known)
     place = pick_device(device or params["device"])
-    outputs = basis.outputs(1)
     saved = state["training"]
-    check_structure(saved["method"]["structure"], _largest(saved["method"]["networks"]))
-    empty = isinstance(network, str)
-    method = basis.new_method(choices, outputs, max(known, outputs), place, empty=empty)
+    structure = saved["method"]["structure"]
+    check_structure(structure, _largest(saved["method"]["networks"]))
+    outputs, size = structure["outputs"], params["head_size"]
+    if size not in (None, outputs):
+        raise ValueError(f"head_size is {size}, and there are {outputs} outputs")
+    empty, counted = isinstance(network, str), max(known, basis.outputs(1))
+    method = basis.new_method(choices, outputs, counted, place, empty=empty)
     load_method(method, saved, place)
     holdout = new_holdout(params)
     if holdout is not None:

@@ -19,6 +19,24 @@ from gradmix.errors import InputError
 Mix = Callable[[Tensor], Tensor]  # a function of hidden states; may return fewer rows
 
 
+class Linear(nn.Linear):
+    """PyTorch's; on the meta device it leaves out initial values, which nobody will see."""
+
+    def reset_parameters(self) -> None:
+        """As PyTorch has it, where there are values."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
+class Conv2d(nn.Conv2d):
+    """PyTorch's, without initial values on the meta device."""
+
+    def reset_parameters(self) -> None:
+        """As PyTorch has it, where there are values."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Part(nn.Sequential):
     """Stages that run one after another, between which hidden states can be mixed.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.base import Mix, Network, Part, check_sizes
+from gradmix.models.base import Linear, Mix, Network, Part, check_sizes
 
 
-class HiddenLayer(nn.Linear):
+class HiddenLayer(Linear):
     """A linear layer and its ReLU in one module: a call less in every step."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name nn.Linear gives it
@@ -40,7 +40,7 @@ class MLP(Network):
         if not hidden or min(hidden) < 1:
             raise InputError(f"hidden is {tuple(hidden)}; give one or more widths of at least 1")
         layers = [HiddenLayer(*widths) for widths in pairwise([inputs, *hidden])]
-        head = nn.Linear(hidden[-1], outputs)
+        head = Linear(hidden[-1], outputs)
         shared = FlatPart(*layers[:-1], mix_after=range(len(layers)))
         super().__init__(shared, Part(layers[-1], mix_after=[1]), head)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.base import Network, Part, check_sizes
+from gradmix.models.base import Conv2d, Linear, Network, Part, check_sizes
 
 TORCHVISION_NAMES = {
     "conv1.": "shared.stem.0.",
@@ -32,14 +32,14 @@ class BasicBlock(nn.Module):
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.conv1 = Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.conv2 = Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or channels_in != channels:
             self.downsample = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+                Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class ResNet18(Network):
                 flatten=nn.Flatten(),
             )
         )
-        super().__init__(shared, special, nn.Linear(8 * width, outputs))
+        super().__init__(shared, special, Linear(8 * width, outputs))
 
 
 def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
@@ -87,7 +87,7 @@ def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
     large = kind == "7x7"
     size, stride = (7, 2) if large else (3, 1)
     return nn.Sequential(
-        nn.Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False),
+        Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False),
         nn.BatchNorm2d(width),
         nn.ReLU(inplace=True),
         *([nn.MaxPool2d(3, stride=2, padding=1)] if large else []),

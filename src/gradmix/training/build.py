@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -56,10 +56,12 @@ class Design:
         If `empty`, the network takes no memory before the weights of a saved state are loaded.
         """
         kind, device = find_method(self.method), streams.place
-        where = torch.device("meta") if empty else nullcontext()
-        with streams.for_construction("weights"), where:
-            model = network()
-            model = model if empty else model.to(device)
+        if empty:
+            with torch.device("meta"):
+                model = network()
+        else:
+            with streams.for_construction("weights"):
+                model = network().to(device)
             if device.type == "cpu":  # where convolutions are faster so; see benchmarks
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         mixer = Mixer(
