@@ -25,7 +25,7 @@ from torch.nn import functional as F
 import gradmix
 from gradmix.drop_in import GradMix
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.mixing.recipes import LABELS, PARTNERS
+from gradmix.mixing.recipes import BY_SAMPLES, LABELS, PARTNERS
 
 
 def refreshed(model=None, seed=2, memory=OLD, current=NEW, **settings):
@@ -83,7 +83,7 @@ def test_a_mixed_batch_is_what_it_says():
 
 
 @pytest.mark.parametrize("labels", LABELS)
-@pytest.mark.parametrize("partners", [p for p in PARTNERS if p != "gradient-softmax"])
+@pytest.mark.parametrize("partners", [p for p in PARTNERS if p not in BY_SAMPLES])
 @pytest.mark.parametrize("blend", ["linear", "cutmix"])
 def test_targets_are_distributions_and_train_a_model(blend, partners, labels):
     x = torch.rand(SIZE, 1, 4, 4, generator=seeded())

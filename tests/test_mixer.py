@@ -35,10 +35,10 @@ from torch import nn
 from gradmix.drop_in import GradMix
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing import RECIPES, Recipe
-from gradmix.mixing.recipes import BLENDS, LABELS, PARTNERS
+from gradmix.mixing.recipes import BLENDS, BY_SAMPLES, LABELS, PARTNERS
 from gradmix.models import MLP
 
-BY_TABLE = [name for name in PARTNERS if name != "gradient-softmax"]
+BY_TABLE = [name for name in PARTNERS if name not in BY_SAMPLES]
 AXES = [*itertools.product(BY_TABLE, BLENDS, LABELS)]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gradmix.criterion import find_head
 from gradmix.errors import InputError
 from gradmix.mixer import Mixer
-from gradmix.mixing.recipes import RECIPES, Recipe
+from gradmix.mixing.recipes import BY_SAMPLES, RECIPES, Recipe
 from gradmix.types import PairTable
 
 
@@ -81,9 +81,9 @@ class GradMix:
                 "blend is 'manifold', which mixes hidden states inside the model and cannot be "
                 "done on a batch from outside; use 'linear' or 'cutmix', or gradmix's own loop"
             )
-        if partners == "gradient-softmax":
+        if partners in BY_SAMPLES:
             raise InputError(
-                "partners is 'gradient-softmax', which needs to know where the batch stands in the "
+                f"partners is {partners!r}, which needs to know where the batch stands in the "
                 "pool; use 'gradient' or 'gradient-keep-original', or gradmix's own loop"
             )
         self._head = head

@@ -244,7 +244,8 @@ class Mixer:
         elif self.tables:
             judgement = Tables.of(self.tables, table)
         if self._samples is not None and judgement is not None and index is not None:
-            judgement = SamplePairs(self._samples, index, ratios, judgement.best)
+            by_class = judgement.harmful if recipe.level == "class" else None
+            judgement = SamplePairs(self._samples, index, ratios, judgement.best, by_class)
         partners = DRAW[recipe.partners](y, self._index, judgement, self._generator)
         return Choices(ratios, table, place, partners)
 

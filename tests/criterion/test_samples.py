@@ -18,6 +18,7 @@ from gradmix.criterion import (
 from gradmix.drop_in import GradMix
 from gradmix.errors import InputError
 from gradmix.mixing import Recipe, parse_recipe
+from gradmix.mixing.recipes import BY_SAMPLES
 
 
 def scored(case):
@@ -91,9 +92,44 @@ def test_a_mixer_judges_the_samples_of_its_batches(partners):
         assert drawn is None
 
 
+@pytest.mark.parametrize("level", ["class", "sample"])
+def test_refined_partners_are_the_best_of_a_few_of_the_best_class(level):
+    """Whatever is replaced is replaced by the best of samples that another draw could have had."""
+    mixer = make_mixer(parse_recipe("gradient-refined:linear:proportional", level=level))
+    mixer.refresh(batch_norm_model())
+    choices, _ = mixer.plan(Y[ROWS][None], ROWS[None]).mixing
+    (rows,), (replaced,), (drawn,) = choices.partners
+    matrix = sample_scores(mixer._samples, mixer._samples, choices.lam[0])
+    table = mixer.tables[choices.table[0]]
+    position = torch.searchsorted(table.classes, Y[ROWS])
+    if level == "class":
+        assert torch.equal(replaced, table.negative[position, position[rows]])
+    else:
+        assert torch.equal(replaced, matrix[ROWS, ROWS[rows]] < 0)
+    assert torch.equal(Y[drawn], table.classes[table.optimal[position]])
+    of_class = Y[None] == Y[drawn][:, None]  # better than most of the class
+    better = (matrix[ROWS] < matrix[ROWS, drawn][:, None]) & of_class
+    assert better.sum() > 0.6 * (of_class.sum() - len(ROWS))
+
+
+def test_the_best_of_some_candidates():
+    generator = torch.Generator().manual_seed(0)
+    z, s = torch.randn(2, 12, 3, generator=generator)
+    every, ratios = Scored(z, s, torch.arange(12) % 3), [0.2, 0.7]
+    index = torch.tensor([[0, 3], [1, 2]])
+    candidates = torch.randint(12, (4, 2, 2), generator=generator)
+    found = SamplePairs(every, index, ratios, lambda y, wanted: y).best_of(candidates)
+    for step, lam in enumerate(ratios):
+        matrix = sample_scores(every, every, lam)
+        for row in range(2):
+            scores = matrix[index[step, row], candidates[:, step, row]]
+            assert found[step, row] == candidates[scores.argmax(), step, row]
+
+
 def test_levels_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="gradient-softmax"):
-        GradMix(partners="gradient-softmax")
+    for partners in BY_SAMPLES:
+        with pytest.raises(InputError, match=partners):
+            GradMix(partners=partners)
     with pytest.raises(InputError, match="level 'pair'"):
         Recipe("gradient", level="pair")
     mixer = make_mixer(parse_recipe("gradmix+", level="sample"), criterion="clusters")

@@ -29,6 +29,7 @@ MIXES = [
     "gradient:cutmix:remix",
     "gradient-keep-original:manifold:proportional",
     "gradient-softmax:linear:remix",
+    "gradient-refined:linear:remix",
 ]
 NETWORKS = {
     "mlp": lambda channels, outputs: MLP(channels * SIDE * SIDE, outputs, (16, 12)),

@@ -11,6 +11,7 @@ from mixer_cases import global_state
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
 from gradmix.mixing import parse_recipe
+from gradmix.mixing.recipes import PARTNERS
 from gradmix.training.loop import StepDone, TaskDone
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
@@ -18,7 +19,8 @@ REFUSED = "InputError: the method replays no memory that gradient partners could
 EXCEPTIONS = {
     (method, partners): REFUSED
     for method in ("finetune", "joint")
-    for partners in ("gradient", "gradient-keep-original", "gradient-softmax")
+    for partners in PARTNERS
+    if partners.startswith("gradient")
 }
 SMALL = blobs(((8, 8), (9, 8)), channels=3)  # two steps each
 GROWING = [name for name in METHODS if name not in ("foster", "memo")]

@@ -137,7 +137,9 @@ def test_resume_is_exact_with_pairs_on_demand_and_rolling_exemplars(
 
 
 @pytest.mark.parametrize("method", ["er", "mir"])
-@pytest.mark.parametrize("mix", ["gradmix+", "gradient-softmax:linear:remix"])
+@pytest.mark.parametrize(
+    "mix", ["gradmix+", "gradient-refined:linear:remix", "gradient-softmax:linear:remix"]
+)
 def test_resume_is_exact_where_samples_are_judged(method, mix):
     benchmark = blobs(SIZES)
     check_resume(

@@ -14,14 +14,15 @@ from gradmix.mixing.partners import (
     class_balanced,
     gradient,
     gradient_keep_original,
+    gradient_refined,
     gradient_softmax,
     shuffle,
 )
-from gradmix.mixing.recipes import PARTNERS
+from gradmix.mixing.recipes import BY_SAMPLES, PARTNERS
 from gradmix.types import PairTable, Partners
 
 OUTPUTS = 12
-BY_TABLE = [kind for kind in PARTNERS if kind != "gradient-softmax"]
+BY_TABLE = [kind for kind in PARTNERS if kind not in BY_SAMPLES]
 CLASSES = torch.tensor([3, 7, 9])  # with gaps, fewer than the outputs
 POOL = torch.tensor([7, 3, 9, 7, 7, 3, 9, 7, 9, 9])
 SCORES = torch.tensor(
@@ -73,6 +74,7 @@ def test_every_kind_has_a_draw():
         class_balanced,
         gradient,
         gradient_keep_original,
+        gradient_refined,
         gradient_softmax,
     ]
 

@@ -27,7 +27,7 @@ def score_all(
 
 
 class SamplePairs:
-    """S⁻ of sample pairs at each batch's own λ; `best` says S*, by class."""
+    """Pairs of samples, judged at each batch's own λ; `best` says S*, by class."""
 
     def __init__(
         self,
@@ -35,17 +35,30 @@ class SamplePairs:
         index: Tensor,
         ratios: Sequence[float],
         best: Callable[[Tensor, Tensor], Tensor],
+        harmful: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
+        """With `harmful`, S⁻ is by class too."""
         self._samples, self._index, self.best = samples, index, best
+        self._harmful = harmful
         self._lam = torch.tensor(ratios, dtype=torch.float64, device=index.device)[:, None]
 
     def harmful(self, y: Tensor, rows: Tensor) -> Tensor:
         """Whether the mix of each row with its partner in the batch does harm."""
+        if self._harmful is not None:
+            return self._harmful(y, rows)
+        return self._scores(self._index.gather(1, rows)) < 0
+
+    def best_of(self, candidates: Tensor) -> Tensor:
+        """Of several samples for each row, (N, S, B), the one with which it scores best."""
+        scores = torch.stack([self._scores(others) for others in candidates])
+        return candidates.gather(0, scores.argmax(0, keepdim=True)).squeeze(0)
+
+    def _scores(self, others: Tensor) -> Tensor:
+        """Of each row with another sample of the pool."""
         left, right = (
-            Scored(*(part[at] for part in self._samples))
-            for at in (self._index, self._index.gather(1, rows))
+            Scored(*(part[at] for part in self._samples)) for at in (self._index, others)
         )
-        return row_scores(left, right, self._lam) < 0
+        return row_scores(left, right, self._lam)
 
     def chances(self) -> Iterator[Tensor]:
         """For each batch, how likely each row is to be another's partner, (B, B).

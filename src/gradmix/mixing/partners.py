@@ -10,6 +10,9 @@ from torch import Tensor
 
 from gradmix.types import PairTable, Partners
 
+CANDIDATES = 4
+"""Samples of the best class among which `gradient_refined` chooses."""
+
 
 class ClassIndex:
     """Where the samples of each class stand in the pool, for uniform draws within a class."""
@@ -128,6 +131,21 @@ def gradient_keep_original(
     return Partners(torch.where(tables.harmful(y, rows), own, rows))
 
 
+def gradient_refined(
+    y: Tensor, index: ClassIndex, tables: Judgement | None, generator: torch.Generator | None
+) -> Partners:
+    """As `gradient`, by class; of some samples of S* the one is taken whose own score is best."""
+    assert tables is not None
+    rows = shuffle(y, index, tables, generator).rows
+    harmful = tables.harmful(y, rows)
+    best = tables.best(y, harmful)
+    shape, device = (CANDIDATES, *y.shape), y.device
+    uniform = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+    best_of = getattr(tables, "best_of", None)
+    assert best_of is not None  # a recipe with these partners judges samples
+    return Partners(rows, harmful, best_of(torch.stack([index.at(best, u) for u in uniform])))
+
+
 def gradient_softmax(
     y: Tensor, index: ClassIndex, tables: Judgement | None, generator: torch.Generator | None
 ) -> Partners:
@@ -158,5 +176,6 @@ DRAW: dict[str, Draw] = {
     "class-balanced": class_balanced,
     "gradient": gradient,
     "gradient-keep-original": gradient_keep_original,
+    "gradient-refined": gradient_refined,
     "gradient-softmax": gradient_softmax,
 }

@@ -4,7 +4,7 @@
 |----------|---------------------------------------------|--------------------------------------|
 | partners | with whom is a sample mixed?                | shuffle, class-balanced, gradient,   |
 |          |                                             | gradient-keep-original,              |
-|          |                                             | gradient-softmax                     |
+|          |                                             | gradient-refined, gradient-softmax   |
 | blend    | how are the two combined, and where?        | linear, cutmix, manifold             |
 | labels   | how much of each label?                     | proportional, remix                  |
 
@@ -25,8 +25,12 @@ PARTNERS = (
     "class-balanced",
     "gradient",
     "gradient-keep-original",
+    "gradient-refined",
     "gradient-softmax",
 )
+BY_SAMPLES = ("gradient-refined", "gradient-softmax")
+"""Partners that need the scores of sample pairs."""
+
 BLENDS = ("linear", "cutmix", "manifold")
 LABELS = ("proportional", "remix")
 LEVELS = ("class", "sample")
@@ -88,9 +92,7 @@ class Recipe:
     @property
     def judges_samples(self) -> bool:
         """Whether scores of sample pairs are needed."""
-        return self.partners == "gradient-softmax" or (
-            self.level == "sample" and self.uses_gradients
-        )
+        return self.partners in BY_SAMPLES or (self.level == "sample" and self.uses_gradients)
 
 
 RECIPES: dict[str, Recipe] = {
