@@ -409,3 +409,19 @@ def test_bad_settings_are_refused(settings, error, name):
         make_mixer("gradmix", **settings)
     with pytest.raises(error, match=name):
         GradMix(**settings)
+
+
+@pytest.mark.parametrize("criterion", ["exact", "clusters"])
+def test_decisions_do_not_depend_on_the_block(criterion):
+    found = []
+    for block in (None, 3):
+        mixer = make_mixer("gradmix+", criterion=criterion, block=block)
+        mixer.refresh(batch_norm_model())
+        found.append(mixer.plan(Y[ROWS][None], ROWS[None]).mixing[0].partners)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_block_of_nothing_is_refused():
+    with pytest.raises(InputError, match="block is 0"):
+        make_mixer("gradmix+", block=0)

@@ -71,6 +71,7 @@ class Mixer:
         average: str = "sample",
         criterion: str = "auto",
         rolling: int = 1,
+        block: int | None = None,
     ) -> None:
         if exemplars_per_class < 1:
             raise InputError(
@@ -95,6 +96,9 @@ class Mixer:
         self._exemplars_per_class = exemplars_per_class
         self._pairing, self._average = pairing, average
         self._criterion, self._rolling = criterion, Rolling(rolling)
+        if block is not None and block < 1:
+            raise InputError(f"block is {block}; numbers are computed 1 or more at a time")
+        self._block = {} if block is None else {"block": block}
 
     def begin_task(self, pool: SamplePool, num_outputs: int | None = None) -> None:
         """Take the pool that partners come from; forget the last task's pairs and counts.
@@ -170,6 +174,7 @@ class Mixer:
             bias=head.bias is not None,
             pairing=self._pairing,
             average=self._average,
+            **self._block,
         )
         self._latest = number // 2
         if recipe.judges_samples:
@@ -191,9 +196,15 @@ class Mixer:
         bias = None if head.bias is None else head.bias.detach().float()
         numbers = LinearHead(head.weight.detach().float(), bias)
         sketch = make_sketch(
-            embeddings, y, numbers, weights, pairing=self._pairing, generator=self._generator
+            embeddings,
+            y,
+            numbers,
+            weights,
+            pairing=self._pairing,
+            generator=self._generator,
+            **self._block,
         )
-        return PairsOnDemand(sketch, ratios, search, self._pairing)
+        return PairsOnDemand(sketch, ratios, search, self._pairing, **self._block)
 
     def _draw_exemplars(self) -> Tensor:
         """Pool indices: new samples drawn from every current class, then the whole memory."""
@@ -359,7 +370,9 @@ class Mixer:
         self._samples = Scored(**state["samples"]) if "samples" in state else None
         if "on_demand" in state:
             self._latest = state["on_demand"]["latest"]
-            self.on_demand = PairsOnDemand.from_state_dict(state["on_demand"], self._pairing)
+            self.on_demand = PairsOnDemand.from_state_dict(
+                state["on_demand"], self._pairing, **self._block
+            )
         if state["tables"]:
             classes, scores, self._latest = (
                 state["tables"][name] for name in ("classes", "scores", "latest")

@@ -192,13 +192,33 @@ def test_one_to_one_takes_the_next_exemplar_cyclically():
     assert torch.isclose(scores[found == big][:, found == small].squeeze(), expected)
 
 
+@pytest.mark.parametrize("block", [1, 5, 30])
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_blocks_do_not_change_the_scores(monkeypatch, pairing):
+def test_blocks_do_not_change_the_scores(pairing, block):
     case = make_case([4, 3, 5], 3, 1, 1.0, 0.3, True, 1)
-    whole = pair_table(case.exemplars, case.remembered, case.lam, pairing=pairing)
-    monkeypatch.setattr(scores_module, "BLOCK_ELEMENTS", 1)
-    blocked = pair_table(case.exemplars, case.remembered, case.lam, pairing=pairing)
-    assert torch.allclose(whole.scores, blocked.scores)
+    both, lams = (case.exemplars, case.remembered), [case.lam, 0.8]
+    for whole, blocked in zip(
+        pair_tables(*both, lams, pairing=pairing),
+        pair_tables(*both, lams, pairing=pairing, block=block),
+        strict=True,
+    ):
+        assert torch.allclose(whole.scores, blocked.scores)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_block_bounds_how_many_scores_are_computed_at_once(monkeypatch, pairing):
+    case = make_case([4, 3, 5], 3, 1, 1.0, 0.3, True, 1)
+    sizes, original = [], scores_module.sample_scores
+
+    def watched(*args):
+        sizes.append((scores := original(*args)).numel())
+        return scores
+
+    monkeypatch.setattr(scores_module, "sample_scores", watched)
+    for block in (12, 40, 1000):
+        sizes.clear()
+        pair_tables(case.exemplars, case.remembered, [0.3], pairing=pairing, block=block)
+        assert max(sizes) <= block
 
 
 def test_underflow_of_the_normaliser_is_repaired(monkeypatch):

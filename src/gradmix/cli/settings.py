@@ -73,6 +73,7 @@ SETTINGS = (
     Setting("average", str, "sample or class."),
     Setting("criterion", str, "exact; of many classes clusters, neighbours; auto by default."),
     Setting("rolling", int, "Parts in which exemplars are embedded, one each epoch."),
+    Setting("criterion_block", int, "Numbers the criterion computes at once; bounds its memory."),
     Setting("analyses", str, "Measurements along the run, by name.", several=True),
     Setting("threads", int, "Of PyTorch; 1 by default."),
     Setting("device", str, "auto, cpu, cuda, cuda:1, mps."),

@@ -17,7 +17,13 @@ from gradmix.criterion.on_demand import SEARCHES, PairsOnDemand, choose_search
 from gradmix.criterion.pairing import PAIRINGS
 from gradmix.criterion.rolling import Rolling
 from gradmix.criterion.samples import SamplePairs, score_all
-from gradmix.criterion.scores import Scored, class_scores, row_scores, sample_scores
+from gradmix.criterion.scores import (
+    BLOCK_ELEMENTS,
+    Scored,
+    class_scores,
+    row_scores,
+    sample_scores,
+)
 from gradmix.criterion.sketch import make_sketch
 from gradmix.types import PairTable
 
@@ -55,12 +61,16 @@ def pair_tables(
     bias: bool = True,
     pairing: str = "one-to-one",
     average: str = "sample",
+    block: int = BLOCK_ELEMENTS,
 ) -> tuple[PairTable, ...]:
-    """The pair table of all classes among the exemplars, for each mixing ratio."""
+    """The pair table of all classes among the exemplars, for each mixing ratio.
+
+    `block` bounds how many scores are computed at once, and so the memory beside the tables.
+    """
     gradient = memory_gradient(memory, bias=bias, average=average)
     s = projections(exemplars.embeddings, gradient)
     samples = Scored(exemplars.logits, s, exemplars.labels)
-    classes, scores = class_scores(samples, ratios, pairing)
+    classes, scores = class_scores(samples, ratios, pairing, block)
     return tuple(PairTable.from_scores(classes, table) for table in scores)
 
 

@@ -110,9 +110,12 @@ class PairsOnDemand:
         }
 
     @classmethod
-    def from_state_dict(cls, state: dict[str, Any], pairing: str) -> PairsOnDemand:
+    def from_state_dict(
+        cls, state: dict[str, Any], pairing: str, block: int = BLOCK_ELEMENTS
+    ) -> PairsOnDemand:
         """As it was saved."""
-        pairs = cls(Sketch(**state["sketch"]), state["ratios"], state["search"], pairing)
+        sketch = Sketch(**state["sketch"])
+        pairs = cls(sketch, state["ratios"], state["search"], pairing, block)
         pairs._best = state["best"].clone()
         pairs._asked, pairs._negative = state["asked"]
         return pairs

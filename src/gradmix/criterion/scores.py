@@ -68,12 +68,16 @@ def row_scores(left: Scored, right: Scored, lam: Tensor) -> Tensor:
 
 
 def class_scores(
-    samples: Scored, ratios: Sequence[float], pairing: str = "one-to-one"
+    samples: Scored,
+    ratios: Sequence[float],
+    pairing: str = "one-to-one",
+    block: int = BLOCK_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
     """The classes (K,) and, for each ratio, the mean score of the pairs of two classes (G, K, K).
 
     "one-to-one" takes exemplar k of class a with exemplar k + 1 of class b (cyclically, for k
-    up to the larger class), "all-pairs" takes every exemplar of a with every one of b.
+    up to the larger class), "all-pairs" takes every exemplar of a with every one of b. At most
+    about `block` scores are computed at once.
     """
     for lam in ratios:
         if not 0 <= lam <= 1:
@@ -82,16 +86,16 @@ def class_scores(
         raise UnknownNameError("pairing", pairing, PAIRINGS)
     classes, position, counts = samples.labels.unique(return_inverse=True, return_counts=True)
     every = torch.tensor(ratios, dtype=samples.logits.dtype, device=samples.logits.device)
-    parts = every.split(max(1, BLOCK_ELEMENTS // len(classes) ** 2))
+    parts = every.split(max(1, block // len(classes) ** 2))
     if pairing == "one-to-one":
-        scores = [_one_to_one(samples, part, classes, position, counts) for part in parts]
+        scores = [_one_to_one(samples, part, classes, position, counts, block) for part in parts]
     else:
-        scores = [_all_pairs(samples, part, position, counts) for part in parts]
+        scores = [_all_pairs(samples, part, position, counts, block) for part in parts]
     return classes, torch.cat(scores)
 
 
 def _one_to_one(
-    samples: Scored, lam: Tensor, classes: Tensor, position: Tensor, counts: Tensor
+    samples: Scored, lam: Tensor, classes: Tensor, position: Tensor, counts: Tensor, block: int
 ) -> Tensor:
     by_class = position.argsort(stable=True)
     start = counts.cumsum(0) - counts
@@ -99,12 +103,12 @@ def _one_to_one(
     total = samples.logits.new_zeros(len(lam), size, size)
     larger = torch.maximum(counts[:, None], counts)
     most = int(counts.max())
-    step = max(1, BLOCK_ELEMENTS // (len(lam) * size**2))
+    step = max(1, block // (len(lam) * size**2))
     for first in range(0, most, step):
         k = torch.arange(first, min(first + step, most), device=counts.device)[:, None]
         left = by_class[start + k % counts]  # (k, K) exemplar k of every class
         right = by_class[start + (k + 1) % counts]
-        for rows, columns in _blocks_of_pairs(size, samples.logits.shape[1]):
+        for rows, columns in _blocks_of_pairs(size, samples.logits.shape[1], block):
             i, j = left[:, rows], right[:, columns]
             scores = sample_scores(  # (G, k, rows, columns)
                 Scored(samples.logits[i], samples.projections[i], classes[rows]),
@@ -116,24 +120,26 @@ def _one_to_one(
     return total / larger
 
 
-def _blocks_of_pairs(classes: int, outputs: int) -> list[tuple[slice, slice]]:
-    """All pairs of classes in squares of up to `BLOCK_ELEMENTS` scores, logits of a side too."""
+def _blocks_of_pairs(classes: int, outputs: int, block: int) -> list[tuple[slice, slice]]:
+    """All pairs of classes in squares of up to `block` scores, logits of a side too."""
     side = classes
-    if classes**2 > BLOCK_ELEMENTS:
-        side = max(1, min(int(BLOCK_ELEMENTS**0.5), BLOCK_ELEMENTS // outputs))
+    if classes**2 > block:
+        side = max(1, min(int(block**0.5), block // outputs))
     starts = range(0, classes, side)
     return [(slice(i, i + side), slice(j, j + side)) for i in starts for j in starts]
 
 
-def _all_pairs(samples: Scored, lam: Tensor, position: Tensor, counts: Tensor) -> Tensor:
+def _all_pairs(
+    samples: Scored, lam: Tensor, position: Tensor, counts: Tensor, block: int
+) -> Tensor:
     member = torch.nn.functional.one_hot(position, len(counts)).to(samples.logits)  # (n, K)
     total = samples.logits.new_zeros(len(lam), len(counts), len(counts))
-    step = max(1, BLOCK_ELEMENTS // (len(lam) * len(position)))
+    step = max(1, block // (len(lam) * len(position)))
     for first in range(0, len(position), step):
-        block = slice(first, first + step)
-        rows = Scored(*(part[block] for part in samples))
+        some = slice(first, first + step)
+        rows = Scored(*(part[some] for part in samples))
         scores = sample_scores(rows, samples, lam[:, None, None])  # (G, rows, n)
-        total += member[block].T @ (scores @ member)
+        total += member[some].T @ (scores @ member)
     return total / (counts[:, None] * counts)
 
 

@@ -20,7 +20,7 @@ from gradmix.criterion.gradients import HeadGradient
 from gradmix.criterion.pairing import class_positions
 from gradmix.types import LinearHead
 
-TOP = 16
+TOP = 32
 TAIL = 256
 MOST_EXEMPLARS = 8
 BLOCK_ELEMENTS = 2**21

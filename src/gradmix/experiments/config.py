@@ -27,6 +27,7 @@ AT_LEAST = {
     "criterion_exemplars": 1,
     "validation": 0,
     "rolling": 1,
+    "criterion_block": 1,
 }
 """The smallest values that make sense; `Settings` has those of training."""
 
@@ -65,6 +66,7 @@ class RunConfig:
     average: str = "sample"  # of the memory's gradient: sample (Algorithm 1) or class (Eq. 5)
     criterion: str = "auto"  # exact, or for many classes clusters or neighbours; auto: by number
     rolling: int = 1  # parts in which exemplars are embedded, one each epoch; 1: all of them
+    criterion_block: int | None = None  # numbers the criterion computes at once; bounds its memory
     threads: int = 1  # of PyTorch on the CPU; results depend on it in the last bits
     device: str = "auto"  # auto, cpu, cuda, mps, cuda:1 …
     precision: str = "32-true"  # or bf16-mixed, 16-mixed

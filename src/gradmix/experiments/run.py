@@ -105,6 +105,7 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
         config.average,
         config.criterion,
         config.rolling,
+        config.criterion_block,
     )
     num_classes = len(benchmark.class_names)
     outputs = len(benchmark.tasks[0].classes) if design.grows else num_classes

@@ -35,6 +35,7 @@ class Design:
     average: str = "sample"
     criterion: str = "auto"
     rolling: int = 1
+    criterion_block: int | None = None
 
     @property
     def grows(self) -> bool:
@@ -75,6 +76,7 @@ class Design:
             average=self.average,
             criterion=self.criterion,
             rolling=self.rolling,
+            block=self.criterion_block,
         )
         memory = ReplayMemory(exemplars_per_class=self.exemplars_per_class, total=self.memory_total)
         options = read_options(kind.options_type, dict(self.options))
