@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 
-RUNS = ["--data", "digits", "--seeds", "0-7", "--epochs", "150"]
+RUNS = ["--data", "digits", "--seeds", "0-7", "--epochs", "400"]
 
 
 def two_jobs_over_one() -> str:
