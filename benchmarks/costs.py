@@ -16,8 +16,9 @@ from benchmarks.timing import ratio_of_epochs, seconds, spread
 from gradmix.criterion import Exemplars, embed, pair_tables
 from gradmix.data import benchmark_from_tasks
 from gradmix.experiments.config import config_for
-from gradmix.experiments.run import build_method, load_benchmark, make_fabric, prepare
+from gradmix.experiments.run import build_method, load_benchmark, prepare
 from gradmix.randomness import RandomStreams
+from gradmix.training.build import make_fabric
 from gradmix.training.loop import Training
 from gradmix.types import Samples
 
@@ -64,7 +65,7 @@ def standing(tasks: list[Samples], **settings: object) -> Training:
     benchmark = benchmark_from_tasks("photos-like", [(t, t) for t in tasks])
     config = config_for("cifar-100", epochs=10**6, **settings)
     fabric = make_fabric("cpu", "32-true")
-    method = build_method(config, benchmark, RandomStreams(0), fabric.device)
+    method = build_method(config, benchmark, RandomStreams(0, fabric.device))
     training = Training(benchmark, method, fabric)
     for samples in tasks[:-1]:
         method.memory.add(samples, torch.zeros(len(samples.y)))
@@ -207,7 +208,42 @@ def _agreement(training: Training) -> tuple[float, float]:
     )
 
 
+def exemplars_memory() -> str:
+    """What a process takes beyond 1,000 exemplars of 28 × 28, while it trains a task; in MB."""
+
+    def peak(number: int) -> float:
+        program = (
+            "import resource; from benchmarks.costs import train_beside; "
+            f"train_beside({number}); "
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+        )
+        command = [sys.executable, "-c", program]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    least = peak(1000)
+    return "memory over exemplars, MB over that with 1,000 (pixels alone): " + ", ".join(
+        f"{number:,}: {peak(number) - least:.0f} ({(number - 1000) * 784 / 2**20:.0f})"
+        for number in (10_000, 100_000)
+    )
+
+
+def train_beside(number: int) -> None:
+    """A few steps of a last task beside so many exemplars, gradmix+."""
+    each = number // 8
+    tasks = mnist_like()
+    past = [
+        Samples(*(part.repeat_interleave(each // PER_CLASS + 1, 0) for part in t)) for t in tasks
+    ]
+    training = last_task(
+        [*past[:-1], tasks[-1]], "gradmix+", few=2 * each, exemplars_per_class=each
+    )
+    steps = steps_of(training)
+    for _ in range(5):
+        next(steps)
+
+
 COSTS = {
+    "exemplars": exemplars_memory,
     "rolling": rolling_agreement,
     "whole": whole_run,
     "resnet": resnet,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradmix.criterion.embedding import embed, embeddings_of
+from gradmix.criterion.embedding import embeddings_of
 from gradmix.criterion.gradients import Exemplars
 from gradmix.errors import InputError
 
@@ -47,8 +47,6 @@ class Rolling:
         self, model: nn.Module, head: nn.Linear, fetch: Fetch, index: Tensor, y: Tensor
     ) -> Exemplars:
         """What the head sees of them, and says."""
-        if self.parts == 1:
-            return embed(model, head, fetch(index), y)
         seen = self.embeddings(model, head, fetch, index)
         with torch.no_grad():
             return Exemplars(seen, head(seen).float(), y)
