@@ -20,8 +20,8 @@ from gradmix.criterion.gradients import HeadGradient
 from gradmix.criterion.pairing import class_positions
 from gradmix.types import LinearHead
 
-TOP = 32
-TAIL = 256
+TOP = 64
+TAIL = 512
 MOST_EXEMPLARS = 8
 BLOCK_ELEMENTS = 2**21
 """How many numbers are computed at once; a few such blocks are alive at a time.
