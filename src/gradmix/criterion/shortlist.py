@@ -28,7 +28,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradmix.criterion.sketch import BLOCK_ELEMENTS, Sketch, take
+from gradmix.criterion.sketch import (
+    BLOCK_ELEMENTS,
+    Sketch,
+    named_in_tail,
+    places_in_tail,
+    take,
+)
 from gradmix.errors import InputError
 
 SHORTLIST = 32
@@ -54,14 +60,13 @@ class ClassVectors(NamedTuple):
 def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
     """Of every class in a sketch, with the softmax of its samples as far as the sketch knows it."""
     position = torch.repeat_interleave(sketch.counts)
-    width = sketch.top.shape[1] + len(sketch.tail) + sketch.embeddings.shape[1]
-    parts = [
-        _sample_vectors(sketch, index, position[index])
-        for index in torch.arange(len(position), device=position.device).split(
-            max(1, block // (4 * width))
-        )
-    ]
-    h, v, u = (torch.cat(part) for part in zip(*parts, strict=True))
+    width = 2 * sketch.top.shape[1] * sketch.embeddings.shape[1] + 4 * len(sketch.tail)
+    every, place = torch.arange(len(position), device=position.device), places_in_tail(sketch)
+    X = sketch.embeddings
+    h, v, u = torch.empty_like(X), X.new_empty(len(X)), X.new_empty(len(X))
+    for index in every.split(max(1, block // width)):
+        # Into one place: many small results between large blocks would leave memory in pieces.
+        h[index], v[index], u[index] = _sample_vectors(sketch, index, position[index], place)
 
     def mean(values: Tensor) -> Tensor:
         total = values.new_zeros(len(sketch.classes), *values.shape[1:])
@@ -72,12 +77,12 @@ def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
 
 
 def _sample_vectors(
-    sketch: Sketch, index: Tensor, position: Tensor
+    sketch: Sketch, index: Tensor, position: Tensor, place: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """h, v and u of some samples."""
     top = sketch.top[position]
     z, s = torch.cat([sketch.on_top[index], sketch.on_tail[index]], 2).unbind(1)
-    named = (sketch.tail[None, :, None] == top[:, None, :]).any(2)
+    named = named_in_tail(place[top], len(sketch.tail))
     free = (~named).sum(1, keepdim=True)
     weight = ((len(sketch.rows) - top.shape[1]) / free.clamp(min=1)).log()
     weights = torch.cat([torch.zeros_like(top), torch.where(named, -torch.inf, weight)], 1)

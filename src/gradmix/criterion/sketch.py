@@ -148,12 +148,15 @@ def describe(
     device, outputs = labels.device, len(head.weight)
     drawn = torch.randperm(outputs, generator=generator, device=device)[:tail].sort().values
     position = torch.repeat_interleave(counts)
-    step = _chunk(block, 2 * favourites.shape[1] * embeddings.shape[1])
-    on_top = [
-        _values(rows, biases, favourites[at], X[:, None]).squeeze(1)
-        for at, X in zip(position.split(step), embeddings.split(step), strict=True)
-    ]
-    on_tail = _values(rows, biases, drawn[None], embeddings[None]).squeeze(0)
+    on_top, on_tail = (
+        embeddings.new_empty(len(embeddings), 2, number)
+        for number in (favourites.shape[1], len(drawn))
+    )
+    each = 2 * max(favourites.shape[1] * embeddings.shape[1], len(drawn))
+    for some in torch.arange(len(position), device=device).split(_chunk(block, each)):
+        X = embeddings[some]
+        on_top[some] = _values(rows, biases, favourites[position[some]], X[:, None]).squeeze(1)
+        on_tail[some] = _values(rows, biases, drawn[None], X[None]).squeeze(0)
     left, right = class_positions(counts, pairing)
     return Sketch(
         classes,
@@ -165,7 +168,7 @@ def describe(
         biases,
         favourites,
         drawn,
-        torch.cat(on_top),
+        on_top,
         on_tail,
     )
 
@@ -198,13 +201,12 @@ def pair_scores(
     """Scores of class pairs, given by their places in `sketch.classes`; `lam` weights `own`."""
     (tops, pairs), d = (sketch.top.shape[1], sketch.left.shape[1]), sketch.embeddings.shape[1]
     step = _chunk(block, max(4 * tops * d, 4 * pairs * (2 * tops + len(sketch.tail))))
-    place = torch.full((len(sketch.rows),), len(sketch.tail), device=own.device)
-    place[sketch.tail] = torch.arange(len(sketch.tail), device=own.device)
-    parts = [
-        _pair_scores(sketch, a, b, ratio, place, pairing)
-        for a, b, ratio in zip(own.split(step), other.split(step), lam.split(step), strict=True)
-    ]
-    return torch.cat(parts) if parts else sketch.embeddings.new_empty(0)
+    place = places_in_tail(sketch)
+    scores = sketch.embeddings.new_empty(len(own))
+    for part in range(0, len(own), step):
+        some = slice(part, part + step)
+        scores[some] = _pair_scores(sketch, own[some], other[some], lam[some], place, pairing)
+    return scores
 
 
 def _pair_scores(
@@ -245,12 +247,24 @@ def _log_weights(sketch: Sketch, top_own: Tensor, top_other: Tensor, place: Tens
     outputs, size = len(sketch.rows), len(sketch.tail)
     twice = (top_other[:, :, None] == top_own[:, None, :]).any(2)
     tops = torch.cat([torch.zeros_like(top_own), torch.where(twice, -torch.inf, 0.0)], 1)
-    named = torch.zeros(len(top_own), size + 1, dtype=torch.bool, device=top_own.device)
-    named.scatter_(1, place[torch.cat([top_own, top_other], 1)], True)
-    free = ~named[:, :size]
+    free = ~named_in_tail(place[torch.cat([top_own, top_other], 1)], size)
     left_out = outputs - top_own.shape[1] - (~twice).sum(1)
     weight = (left_out.double() / free.sum(1).clamp(min=1)).log()[:, None]
     return torch.cat([tops, torch.where(free, weight, -torch.inf)], 1)
+
+
+def places_in_tail(sketch: Sketch) -> Tensor:
+    """Where each output stands in the sample, (C,); the sample's size if it is not in it."""
+    size, device = len(sketch.tail), sketch.tail.device
+    place = torch.full((len(sketch.rows),), size, device=device)
+    place[sketch.tail] = torch.arange(size, device=device)
+    return place
+
+
+def named_in_tail(places: Tensor, size: int) -> Tensor:
+    """For rows of places in the sample, which of it they name, (P, R)."""
+    named = torch.zeros(len(places), size + 1, dtype=torch.bool, device=places.device)
+    return named.scatter_(1, places, True)[:, :size]
 
 
 def _used(sketch: Sketch, own: Tensor, other: Tensor, pairing: str) -> Tensor:
