@@ -123,19 +123,16 @@ def _lines_of(paper: Mapping[str, str | float]) -> list[Line]:
     ]
 
 
-PLAIN, MIXUP, GRADMIX = (
+PLAIN, MIXUP, LITERAL, GRADMIX = (
     Line(f"ER {LABELS.get(mix, '')}".strip(), {"method": "er", "mix": mix})
-    for mix in ("none", "mixup", "gradmix+")
+    for mix in ("none", "mixup", "gradmix", "gradmix+")
 )
 RATES = replace(MIXUP, settings={**MIXUP.settings, "analyses": ("detrimental-rate",)})
-PAIRS = replace(
-    GRADMIX,
-    settings={
-        **GRADMIX.settings,
-        "analyses": ("approximation-error", "class-distance", "precision-recall"),
-    },
+ALONG = ("approximation-error", "class-distance", "precision-recall")
+PAIRS = tuple(
+    replace(line, settings={**line.settings, "analyses": ALONG}) for line in (LITERAL, GRADMIX)
 )
-"""One run that takes along all that is measured of GradMix."""
+"""Runs that take along all that is measured of GradMix."""
 
 
 def _measured_tables() -> list[Reproduction]:
@@ -162,7 +159,7 @@ def _measured_tables() -> list[Reproduction]:
             agreement.key,
             "table",
             agreement.caption,
-            (PAIRS,),
+            PAIRS,
             tuple(
                 Panel(name, _mean(agreement.key, name), paper={"mix": "gradmix", "measure": name})
                 for name in ("precision", "recall")
@@ -208,7 +205,7 @@ def _figures() -> list[Reproduction]:
             error,
             "figure",
             paper_tables()[error].caption,
-            (PAIRS,),
+            PAIRS,
             (
                 Panel("RMSE against λ", _curve, "lines", "λ"),
                 Panel("mean over λ", _mean(error, "mean_of_samples"), paper={"mix": "gradmix"}),
@@ -218,7 +215,7 @@ def _figures() -> list[Reproduction]:
             distance,
             "figure",
             "Cosine distance between the gradients of two samples, within and between classes.",
-            (PAIRS,),
+            PAIRS,
             (Panel("mean cosine distance", _distances, "bars", "samples"),),
         ),
         Reproduction(
