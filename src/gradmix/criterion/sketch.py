@@ -61,19 +61,20 @@ def logits_pass(
     outputs = len(head.weight)
     gradient = torch.zeros_like(head.weight)
     bias = torch.zeros_like(head.weight[:, 0])
-    favourites = []
+    top = min(top, outputs)
+    favourites = labels.new_empty(len(classes), top)
     for first, last, start, end in _blocks_of_classes(counts, max(1, block // outputs)):
         x, y = embeddings[start:end], labels[start:end]
         delta = head(x).softmax(1)
         position = torch.repeat_interleave(counts[first:last])
         each = x.new_zeros(last - first, outputs).index_add_(0, position, delta)
         each[torch.arange(last - first), classes[first:last]] = torch.inf  # its own comes first
-        favourites.append(each.topk(min(top, outputs), dim=1).indices)
+        favourites[first:last] = each.topk(top, dim=1).indices
         delta[torch.arange(len(y)), y] -= 1
         delta.mul_(weights[start:end, None])
         gradient.addmm_(delta.T, x)
         bias += delta.sum(0)
-    return HeadGradient(gradient, None if head.bias is None else bias), torch.cat(favourites)
+    return HeadGradient(gradient, None if head.bias is None else bias), favourites
 
 
 def _blocks_of_classes(counts: Tensor, samples: int) -> list[tuple[int, int, int, int]]:
