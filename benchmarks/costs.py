@@ -90,7 +90,7 @@ def resnet() -> str:
     for each in steps.values():
         next(each)
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(5):
+    for _ in range(15):
         for name, each in steps.items():
             times[name].append(seconds(lambda each=each: next(each)))
     begin = {name: _begin(run) for name, run in runs.items()}

@@ -236,9 +236,10 @@ def _short(value: float) -> float:
 
 
 def _versions() -> dict[str, str]:
-    packages = ("gradmix", "torch", "numpy", "lightning-fabric")
+    packages = ("gradmix", "numpy", "lightning-fabric")
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         **{package: version(package) for package in packages},
+        "torch": str(torch.__version__),  # with its build
     }
