@@ -186,8 +186,8 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     outputs, size = structure["outputs"], params["head_size"]
     if size not in (None, outputs):
         raise ValueError(f"head_size is {size}, and there are {outputs} outputs")
-    empty, counted = isinstance(network, str), max(known, basis.outputs(1))
-    method = basis.new_method(choices, outputs, counted, place, empty=empty)
+    empty = isinstance(network, str)
+    method = basis.new_method(choices, outputs, max(known, outputs), place, empty=empty)
     load_method(method, saved, place)
     holdout = new_holdout(params)
     if holdout is not None:
