@@ -244,6 +244,17 @@ def test_forged_files_are_refused(saved, tmp_path, case):
         load(path)
 
 
+@pytest.mark.parametrize("memory", [MEMORY, ("holdout",)])
+def test_absurd_labels_take_no_memory(saved, tmp_path, memory):
+    resource = pytest.importorskip("resource")
+    path = forge(saved, tmp_path / "f", apply(lambda y: y + 2 * 10**8, *memory, "y"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FileError, match="is no whole classifier"):
+        load(path)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 2**18  # KiB; a table by label would take six times that
+
+
 def test_a_pickle_is_no_file_of_ours(tmp_path, classifier):
     path = tmp_path / "my.gradmix"
     path.write_bytes(pickle.dumps(classifier))

@@ -347,6 +347,8 @@ def with_value(value, *path):
         with_value(10**15, "training", "method", "structure", "outputs"),
         with_value(-1, "training", "method", "structure", "seen"),
         with_value("6", "training", "method", "structure", "seen"),
+        with_value(torch.tensor([10**12]), "training", "method", "memory", "y"),
+        with_value(torch.tensor([-1]), "training", "method", "memory", "y"),
         with_value({"task": 9, "in_stage": True}, "training", "position"),
         with_value(torch.ones(3), "training", "method", "networks", "model", "head.weight"),
         with_value([], "training", "method", "networks"),

@@ -36,6 +36,11 @@ class Member(NamedTuple):
     crc32: int
 
 
+def header_length(name: str) -> int:
+    """Of the local header of a member of this name."""
+    return _LOCAL.size + len(name) + _SIZES.size
+
+
 def local_header(member: Member) -> bytes:
     """What stands before a member's bytes."""
     name = member.name.encode()
@@ -46,7 +51,7 @@ def local_header(member: Member) -> bytes:
 
 def read_local_header(data: bytes, name: str) -> Member | None:
     """The member that a header of this name describes; None if it is no such header."""
-    if len(data) != len(local_header(Member(name, 0, 0))):
+    if len(data) != header_length(name):
         return None
     crc32 = _LOCAL.unpack_from(data)[6]
     size = _SIZES.unpack_from(data, len(data) - _SIZES.size)[2]
@@ -58,7 +63,7 @@ def offsets(members: Sequence[Member]) -> list[int]:
     """Where the local headers of the members stand, and then the directory."""
     places = [0]
     for member in members:
-        places.append(places[-1] + len(local_header(member)) + member.size)
+        places.append(places[-1] + header_length(member.name) + member.size)
     return places
 
 

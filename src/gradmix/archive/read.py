@@ -14,7 +14,14 @@ from torch import Tensor
 from xxhash import xxh3_128
 
 from gradmix.archive import manifest as manifests
-from gradmix.archive.layout import Member, directory, local_header, offsets, read_local_header
+from gradmix.archive.layout import (
+    Member,
+    directory,
+    header_length,
+    local_header,
+    offsets,
+    read_local_header,
+)
 from gradmix.archive.manifest import MANIFEST, MANIFEST_LIMIT, Manifest
 from gradmix.archive.tensors import Fill, read_tensors
 from gradmix.archive.values import Damaged, decode
@@ -65,7 +72,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[FileIO, int]]:
 def _read_manifest(file: FileIO, size: int) -> tuple[Member, Manifest]:
     if size == 0:
         raise Damaged("it is empty")
-    length = len(local_header(Member(MANIFEST, 0, 0)))
+    length = header_length(MANIFEST)
     header = file.read(length)
     own = read_local_header(header, MANIFEST)
     if own is None:
@@ -111,13 +118,13 @@ def _read_members(
 @contextmanager
 def _checked(file: FileIO, place: int, member: Member, digest: str) -> Iterator[Fill]:
     """Something that reads the member piece by piece; at the end its checksum must be right."""
-    file.seek(place + len(local_header(member)))
+    file.seek(place + header_length(member.name))
     result = xxh3_128()
 
     def fill(buffer: memoryview) -> None:
         for start in range(0, len(buffer), CHUNK):
             piece = buffer[start : start + CHUNK]
-            done = 0
+            done = file.readinto(piece)
             while done < len(piece):
                 count = file.readinto(piece[done:])
                 if not count:

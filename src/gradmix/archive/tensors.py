@@ -121,9 +121,9 @@ def _entry(name: str, about: Any) -> Entry:
     dtype, shape, place = about["dtype"], about["shape"], about["data_offsets"]
     if not (isinstance(dtype, str) and dtype in DTYPES):
         raise Damaged(f"its tensor {name!r} is of {str(dtype)[:40]!r}, which is not known")
-    if not (_whole_numbers(shape) and len(shape) <= DIMENSIONS and _has_strides(shape)):
+    if not (_sizes(shape) and len(shape) <= DIMENSIONS and math.prod(filter(None, shape)) < 2**63):
         raise Damaged(f"its tensor {name!r} has the shape {str(shape)[:80]}")
-    if not (_whole_numbers(place) and len(place) == 2):
+    if not (_sizes(place) and len(place) == 2):
         raise Damaged(f"its tensor {name!r} has the offsets {str(place)[:80]}")
     begin, end = place
     kind = DTYPES[dtype]
@@ -132,13 +132,11 @@ def _entry(name: str, about: Any) -> Entry:
     return Entry(name, kind, tuple(shape), begin, end)
 
 
-def _whole_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
-
-
-def _has_strides(shape: list[int]) -> bool:
-    """Whether PyTorch can count in it, without elements too."""
-    return math.prod(max(n, 1) for n in shape) < 2**63
+def _sizes(value: Any) -> bool:
+    """Whether it is a list of whole numbers that PyTorch can count to."""
+    if type(value) is not list or not {*map(type, value)} <= {int}:
+        return False
+    return min(value, default=0) >= 0 and max(value, default=0) < 2**63
 
 
 def _read(entry: Entry, fill: Fill) -> Tensor:

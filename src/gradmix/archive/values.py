@@ -86,13 +86,14 @@ class Encoder:
 
 def decode(value: Any, tensors: dict[str, Tensor], depth: int = 0) -> Any:
     """The value that was encoded; every tensor is taken out of `tensors`."""
+    kind = type(value)  # JSON's own types, none derived from them
+    if kind is not dict and kind is not list:
+        return value
     if depth > DEPTH:
         raise Damaged(f"its values are nested more than {DEPTH} deep")
-    if isinstance(value, list):
+    if kind is list:
         return [decode(item, tensors, depth + 1) for item in value]
-    if not isinstance(value, dict):
-        return value
-    marks = [key for key in value if key.startswith("$")]
+    marks = [key for key in value if key[:1] == "$"]
     if not marks:
         return {key: decode(item, tensors, depth + 1) for key, item in value.items()}
     content = value[marks[0]]

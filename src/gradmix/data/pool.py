@@ -27,7 +27,7 @@ class Normalise:
         if len(mean) != len(std) or min(std, default=0.0) <= 0:
             raise InputError(f"mean is {mean} and std is {std}; give one positive std per mean")
         self._mean = torch.tensor(mean, dtype=torch.float32, device=device)
-        self._scale = 1 / torch.tensor(std, dtype=torch.float32, device=device)
+        self._scale = torch.tensor(std, dtype=torch.float32, device=device).reciprocal_()
         self._shaped = {2: (self._mean, self._scale)}  # to broadcast, by the samples' dimensions
 
     def __call__(self, x: Tensor) -> Tensor:

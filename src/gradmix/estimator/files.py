@@ -86,10 +86,14 @@ def _check(state: Mapping[str, Any]) -> None:
         raise ValueError(f"random_state is {str(state['random_state'])[:40]}")
     if not state["history"] or type(state["finished"]) is not str:
         raise ValueError("there is no history")
+    for weights in state["training"]["method"]["networks"].values():
+        for name, value in weights.items():
+            if value.is_floating_point() and not math.isfinite(value.sum()):
+                raise ValueError(f"{name} is not finite")
 
 
 def _check_memories(learned: Learned) -> None:
-    """The memory's samples are of known classes and of the right form; weights are numbers."""
+    """The memory's samples are of known classes and of the right form."""
     known, layout = len(learned.labels.known), learned.basis.layout
     outputs = learned.method.head.out_features
     if outputs < known or learned.method.seen != known:
@@ -97,10 +101,6 @@ def _check_memories(learned: Learned) -> None:
     for memory in (learned.method.memory, learned.holdout):
         if memory is not None:
             _check_samples(memory.state_dict(), known, layout)
-    for network in learned.method.networks().values():
-        for name, value in network.state_dict().items():
-            if value.is_floating_point() and not math.isfinite(value.sum()):
-                raise ValueError(f"{name} is not finite")
 
 
 def _check_samples(state: Mapping[str, Any], known: int, layout: Layout) -> None:

@@ -60,19 +60,20 @@ class ReplayMemory:
     def quota(self, classes: Tensor) -> Tensor:
         """How many exemplars each class may have when `classes` are in memory, by label."""
         quota = torch.zeros(int(classes.max()) + 1, dtype=torch.int64, device=classes.device)
-        if self.exemplars_per_class is not None:
-            quota[classes] = self.exemplars_per_class
-            return quota
-        assert self.total is not None
-        if self.total < len(classes):
-            raise InputError(
-                f"total is {self.total}; it cannot hold one exemplar of each "
-                f"of {len(classes)} classes"
-            )
-        share, rest = divmod(self.total, len(classes))
-        quota[classes] = share
-        quota[classes[:rest]] += 1
+        quota[classes] = self._shares(len(classes)).to(classes.device)
         return quota
+
+    def _shares(self, classes: int) -> Tensor:
+        """How many exemplars the first of so many classes may have, the second, and so on."""
+        if self.exemplars_per_class is not None:
+            return torch.full((classes,), self.exemplars_per_class)
+        assert self.total is not None
+        if self.total < classes:
+            raise InputError(
+                f"total is {self.total}; it cannot hold one exemplar of each of {classes} classes"
+            )
+        share, rest = divmod(self.total, classes)
+        return share + (torch.arange(classes) < rest).long()
 
     def add(
         self, samples: Samples, priority: Tensor, extras: dict[str, Tensor] | None = None
@@ -174,8 +175,8 @@ class ReplayMemory:
         """Take over a saved memory, exactly; one that is over this budget is refused."""
         x, y, priority = state["x"], state["y"], state["priority"]
         if len(y):
-            quota = self.quota(y.unique())
-            if bool((y.bincount(minlength=len(quota)) > quota).any()):
+            counts = y.unique(return_counts=True)[1].cpu()
+            if bool((counts > self._shares(len(counts))).any()):
                 raise InputError(f"the saved memory of {len(y)} exemplars is over this budget")
         self.x, self.y, self._priority = x, y, priority
         self.extras = dict(state["extras"])

@@ -291,7 +291,10 @@ class Method:
         }
 
     def load_past(self, state: dict[str, Any]) -> None:
-        """Take over what joins the new data in the pool."""
+        """Take over what joins the new data in the pool: exemplars of the classes seen."""
+        y = state["memory"]["y"]
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.seen:
+            raise InputError(f"the saved memory has labels other than those of {self.seen} classes")
         self.memory.load_state_dict(state["memory"])
 
     def load_state_dict(self, state: dict[str, Any], stage: Stage | None = None) -> None:

@@ -24,4 +24,20 @@ def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
                 f"{name} is saved as {saved[name].dtype} {tuple(saved[name].shape)}; "
                 f"this network has {value.dtype} {tuple(value.shape)}"
             )
-    network.load_state_dict(saved, assign=any(value.is_meta for value in own.values()))
+    if any(value.is_meta for value in own.values()):
+        _take_over(network, saved)
+    else:
+        network.load_state_dict(saved)
+
+
+def _take_over(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Let saved tensors be the network's own: what `assign=True` of PyTorch does, sooner done."""
+    for prefix, module in network.named_modules():
+        start = f"{prefix}." if prefix else ""
+        for name, old in module._parameters.items():
+            if old is not None:
+                new = nn.Parameter(saved[start + name], requires_grad=old.requires_grad)
+                module._parameters[name] = new
+        for name in module._buffers.keys() - module._non_persistent_buffers_set:
+            if module._buffers[name] is not None:
+                module._buffers[name] = saved[start + name]

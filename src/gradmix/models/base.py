@@ -37,6 +37,15 @@ class Conv2d(nn.Conv2d):
             super().reset_parameters()
 
 
+class BatchNorm2d(nn.BatchNorm2d):
+    """PyTorch's, without initial values on the meta device."""
+
+    def reset_parameters(self) -> None:
+        """As PyTorch has it, where there are values."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Part(nn.Sequential):
     """Stages that run one after another, between which hidden states can be mixed.
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.base import Conv2d, Linear, Network, Part, check_sizes
+from gradmix.models.base import BatchNorm2d, Conv2d, Linear, Network, Part, check_sizes
 
 TORCHVISION_NAMES = {
     "conv1.": "shared.stem.0.",
@@ -33,13 +33,13 @@ class BasicBlock(nn.Module):
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
         self.conv1 = Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
+        self.bn1 = BatchNorm2d(channels)
         self.conv2 = Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
+        self.bn2 = BatchNorm2d(channels)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or channels_in != channels:
             self.downsample = nn.Sequential(
-                Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+                Conv2d(channels_in, channels, 1, stride, bias=False), BatchNorm2d(channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
     size, stride = (7, 2) if large else (3, 1)
     return nn.Sequential(
         Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False),
-        nn.BatchNorm2d(width),
+        BatchNorm2d(width),
         nn.ReLU(inplace=True),
         *([nn.MaxPool2d(3, stride=2, padding=1)] if large else []),
     )
