@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from gradmix.criterion import embed, evaluating, find_head
+from gradmix.criterion.embedding import embeddings_of
 from gradmix.errors import InputError
 from gradmix.models import MLP
 
@@ -27,10 +28,14 @@ def test_embeddings_are_the_inputs_of_the_head_and_logits_its_outputs():
 
 
 def test_more_samples_than_one_pass_takes(monkeypatch):
-    monkeypatch.setattr("gradmix.criterion.embedding.EMBED_BATCH", 3)
+    monkeypatch.setattr("gradmix.criterion.embedding.EMBED_BATCH", 2)
+    monkeypatch.setattr("gradmix.criterion.embedding.FETCH_BATCH", 5)
     model = MLP(4, 3, (5,))
     x = torch.rand(8, 4)
     assert torch.allclose(embed(model, model.head, x, torch.zeros(8)).logits, model(x))
+    order = torch.randperm(8)
+    fetched = embeddings_of(model, model.head, x.__getitem__, order)
+    assert torch.allclose(fetched, model.features(x[order]))
 
 
 def test_statistics_modes_and_gradients_are_left_untouched():

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from gradmix.criterion.gradients import Exemplars
 from gradmix.errors import InputError
 
-EMBED_BATCH = 1024
+FETCH_BATCH = 1024
+EMBED_BATCH = 128  # as much memory as a training step; of images, what caches hold
 
 
 def find_head(model: nn.Module) -> nn.Linear:
@@ -52,9 +53,9 @@ def embed(model: nn.Module, head: nn.Linear, x: Tensor, y: Tensor) -> Exemplars:
 def embeddings_of(
     model: nn.Module, head: nn.Linear, fetch: Callable[[Tensor], Tensor], index: Tensor
 ) -> Tensor:
-    """The head's inputs for the samples at `index`, a batch at a time: no more is kept."""
+    """The head's inputs for the samples at `index`, fetched a part at a time: no more is kept."""
     parts = []
-    for part in index.split(EMBED_BATCH):
+    for part in index.split(FETCH_BATCH):
         embeddings, outputs = _run(model, head, fetch(part))
         _checked(head, embeddings, outputs)
         parts.append(embeddings.float())

@@ -27,7 +27,7 @@ from gradmix.randomness import RandomStreams
 from gradmix.training.build import pick_device
 from gradmix.training.checkpoint import check_structure
 
-PREDICT_BATCH = 2048
+PREDICT_BATCH = 256  # larger ones are slower on CPUs
 CONTENTS = 1  # changes whenever a file comes to mean something else
 
 
