@@ -182,7 +182,7 @@ def _agreements(training: Training) -> list[tuple[float, float]]:
 
     def watched(*args: Any) -> None:
         refresh(*args)
-        if training.position.epoch > 0 and mixer.tables:
+        if training.position.epoch > 0 and mixer.judge.tables:
             agreed.append(_agreement(training))
 
     mixer.refresh = watched  # type: ignore[method-assign]
@@ -195,13 +195,13 @@ def _agreement(training: Training) -> tuple[float, float]:
     """Shares of equal entries of S⁻ and S*, over all tables."""
     method = training.method
     mixer, head = method.mixer, method.head
-    index = mixer._rolling._index
+    index = mixer.judge._rolling._index
     assert index is not None
     exemplars = embed(method.model, head, method.pool.images(index), method.pool.y[index])
     memory = Exemplars(*(part[index >= method.pool.num_new] for part in exemplars))
-    ratios = [(k + 0.5) / len(mixer.tables) for k in range(len(mixer.tables))]
+    ratios = [(k + 0.5) / len(mixer.judge.tables) for k in range(len(mixer.judge.tables))]
     exact = pair_tables(exemplars, memory, ratios)
-    pairs = list(zip(mixer.tables, exact, strict=True))
+    pairs = list(zip(mixer.judge.tables, exact, strict=True))
     return (
         statistics.mean(float((a.negative == b.negative).double().mean()) for a, b in pairs),
         statistics.mean(float((a.optimal == b.optimal).double().mean()) for a, b in pairs),

@@ -9,6 +9,7 @@ from torch import nn
 from gradmix.criterion import Exemplars
 from gradmix.criterion.reference import reference_pair_table
 from gradmix.data.pool import Normalise, Pool
+from gradmix.judge import Judging
 from gradmix.mixer import Mixer
 from gradmix.mixing import parse_recipe
 from gradmix.types import PairTable, Samples
@@ -80,17 +81,18 @@ def make_pool(memory=OLD, x=X):
     return RecordingPool(Samples(x[:17], NEW_Y), memory, Normalise([0.0], [1.0]))
 
 
-def make_mixer(recipe, host=None, memory=OLD, x=X, seed=1, **settings):
+def make_mixer(recipe, host=None, memory=OLD, x=X, seed=1, mix_points=1, **judging):
     recipe = parse_recipe(recipe) if isinstance(recipe, str) else recipe
     host = FixedHost() if host is None else host
-    mixer = Mixer(recipe, OUTPUTS, host=host, generator=seeded(seed), **settings)
+    given = {"mix_points": mix_points, "judging": Judging(**judging)}
+    mixer = Mixer(recipe, OUTPUTS, host=host, generator=seeded(seed), **given)
     mixer.begin_task(make_pool(memory, x))
     return mixer
 
 
 def with_table(recipe, tables=TABLES[:1], **settings):
     mixer = make_mixer(recipe, **settings)
-    mixer.tables = tables
+    mixer.judge.tables = tables
     return mixer
 
 

@@ -378,5 +378,5 @@ def test_many_classes_are_mixed_without_a_table():
     exact = GradMix(tables=2, criterion="exact", generator=torch.Generator().manual_seed(0))
     exact.refresh(model, memory=(centres[old], y[old]), current=(centres[new], y[new]))
     assert exact.pairs is not None
-    rate = mixer._mixer.negative_rate
+    rate = mixer._mixer.judge.negative_rate
     assert 0 < rate < 1

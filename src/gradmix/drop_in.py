@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gradmix.criterion import find_head
 from gradmix.errors import InputError
+from gradmix.judge import Judging
 from gradmix.mixer import Mixer
 from gradmix.mixing.recipes import BY_SAMPLES, RECIPES, Recipe
 from gradmix.types import PairTable
@@ -97,12 +98,8 @@ class GradMix:
             recipe,
             host=self._host,
             generator=generator,
-            exemplars_per_class=exemplars_per_class,
-            pairing=pairing,
-            average=average,
-            criterion=criterion,
+            judging=Judging(exemplars_per_class, pairing, average, criterion),
         )
-        self._new_mixer(1)  # bad settings fail here, not at the first refresh
         self._mixer: Mixer | None = None
 
     @property

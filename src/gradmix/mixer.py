@@ -9,46 +9,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradmix.criterion import (
-    PAIRINGS,
-    Exemplars,
-    PairsOnDemand,
-    Rolling,
-    SamplePairs,
-    Scored,
-    choose_search,
-    find_head,
-    make_sketch,
-    memory_gradient,
-    memory_weights,
-    pair_tables,
-    score_all,
-)
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.judge import Judge, JudgedPool, Judging
 from gradmix.mixing import blends
 from gradmix.mixing.labels import remix_shares, soft_targets
-from gradmix.mixing.partners import DRAW, ClassIndex, Judgement, Tables
+from gradmix.mixing.partners import DRAW, ClassIndex
 from gradmix.mixing.plans import Choices, Consequences, Plan
 from gradmix.mixing.recipes import Recipe
-from gradmix.types import LinearHead, MixedBatch, PairTable, Partners
+from gradmix.types import MixedBatch, PairTable, Partners
 
 MOST_COUNTED = 4096
 """Classes whose mixed pairs are counted; of more, the counts would fill the memory."""
 
 
-class SamplePool(Protocol):
-    """T_l ∪ M: the current task's `num_new` samples, then the memory's."""
+class SamplePool(JudgedPool, Protocol):
+    """T_l ∪ M, as batches are fetched from it."""
 
-    num_new: int
-    y: Tensor
     input_shape: tuple[int, ...]  # of one sample
     one_gather: bool  # whether fetching a sample anew gives the same, and at little cost
 
-    def images(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`, as they are."""
-
     def views(self, index: Tensor) -> Tensor:
-        """The same after random transforms, if there are any."""
+        """Network inputs of the samples at `index`, after random transforms, if there are any."""
 
 
 class Mixer:
@@ -66,39 +46,17 @@ class Mixer:
         host: np.random.Generator,
         generator: torch.Generator | None,
         mix_points: int = 1,
-        exemplars_per_class: int = 32,
-        pairing: str = "one-to-one",
-        average: str = "sample",
-        criterion: str = "auto",
-        rolling: int = 1,
-        block: int | None = None,
+        judging: Judging | None = None,
     ) -> None:
-        if exemplars_per_class < 1:
-            raise InputError(
-                f"exemplars_per_class is {exemplars_per_class}; the criterion needs at least 1"
-            )
-        if pairing not in PAIRINGS:
-            raise UnknownNameError("pairing", pairing, PAIRINGS)
-        if average not in ("sample", "class"):
-            raise UnknownNameError("average", average, ("sample", "class"))
-        choose_search(criterion, 1)
+        settings = Judging() if judging is None else judging
         self.recipe = recipe
+        self.judge = Judge(recipe, settings, host=host, generator=generator)
         self.num_outputs = num_outputs
         self._num_classes = num_outputs  # of the counts, whatever the head has grown to
-        self.tables: tuple[PairTable, ...] = ()
-        self.on_demand: PairsOnDemand | None = None  # instead of tables, of many classes
-        self._samples: Scored | None = None  # the whole pool, where sample pairs are judged
         self._counts = torch.zeros(0, 0, dtype=torch.int64)
         self._pairs_mixed: list[Tensor] = []  # since `counts` was last asked for
-        self._latest = 0  # which table the last batch used
         self._host, self._generator = host, generator
         self._mix_points = mix_points
-        self._exemplars_per_class = exemplars_per_class
-        self._pairing, self._average = pairing, average
-        self._criterion, self._rolling = criterion, Rolling(rolling)
-        if block is not None and block < 1:
-            raise InputError(f"block is {block}; numbers are computed 1 or more at a time")
-        self._block = {} if block is None else {"block": block}
 
     def begin_task(self, pool: SamplePool, num_outputs: int | None = None) -> None:
         """Take the pool that partners come from; forget the last task's pairs and counts.
@@ -108,10 +66,7 @@ class Mixer:
         self.num_outputs = self.num_outputs if num_outputs is None else num_outputs
         self._pool = pool
         self._index = ClassIndex(pool.y, self.num_outputs)
-        self._new = ClassIndex(pool.y[: pool.num_new], self.num_outputs)
-        self._new_classes = self._new.classes.tolist()
-        self.tables, self.on_demand, self._samples = (), None, None
-        self._rolling.clear()
+        self.judge.begin_task(pool, self._index)
         size = self._num_classes if self._num_classes <= MOST_COUNTED else 0
         self._counts = torch.zeros(size, size, dtype=torch.int64, device=pool.y.device)
         self._pairs_mixed = []
@@ -119,18 +74,7 @@ class Mixer:
     @property
     def pairs(self) -> PairTable | None:
         """The pair table of the last batch's λ, or of the middle one after a refresh."""
-        return self.tables[self._latest] if self.tables else None
-
-    @property
-    def negative_rate(self) -> float | None:
-        """The share of class pairs in S⁻, over all tables; None without one.
-
-        Of many classes, the share of the pairs that were met.
-        """
-        if self.on_demand is not None:
-            return self.on_demand.negative_rate
-        rates = [table.negative_rate for table in self.tables]
-        return sum(rates) / len(rates) if rates else None
+        return self.judge.tables[self.judge.latest] if self.judge.tables else None
 
     @property
     def classes(self) -> Tensor:
@@ -138,83 +82,8 @@ class Mixer:
         return self._index.classes
 
     def refresh(self, model: nn.Module, head: nn.Linear | None = None) -> None:
-        """Compute the pair tables anew (Algorithm 1, steps 3 to 9), if the recipe needs any.
-
-        The exemplars of a class are all it has in memory and up to `exemplars_per_class`
-        drawn from the current data. Without a memory there is nothing to protect and no table.
-        With one table per epoch its λ is drawn (step 4); several cover 0 to 1 evenly, and every
-        batch uses the one nearest its own λ. Of many classes no table is made: pairs are scored
-        when a plan meets them.
-        """
-        recipe, pool = self.recipe, self._pool
-        if recipe is None or not recipe.uses_gradients or pool.num_new == len(pool.y):
-            return
-        head = find_head(model) if head is None else head
-        number = recipe.tables
-        search = choose_search(self._criterion, len(self._index.classes))
-        if search != "exact" and recipe.judges_samples:
-            raise InputError(
-                f"the mix judges pairs of samples and criterion is {search!r}, which scores none; "
-                "give level='class' and other partners, or criterion='exact'"
-            )
-        index = self._rolling.choose(self._draw_exemplars)
-        if search != "exact":
-            embeddings = self._rolling.embeddings(model, head, pool.images, index)
-            ratios = self._table_ratios(recipe)
-            self.on_demand = self._on_demand(head, embeddings, index, ratios, search)
-            self._latest = number // 2
-            return
-        y = pool.y[index]
-        exemplars = self._rolling.exemplars(model, head, pool.images, index, y)
-        memory = Exemplars(*(part[index >= pool.num_new] for part in exemplars))
-        self.tables = pair_tables(
-            exemplars,
-            memory,
-            self._table_ratios(recipe),
-            bias=head.bias is not None,
-            pairing=self._pairing,
-            average=self._average,
-            **self._block,
-        )
-        self._latest = number // 2
-        if recipe.judges_samples:
-            every = torch.arange(len(pool.y), device=pool.y.device)
-            gradient = memory_gradient(memory, bias=head.bias is not None, average=self._average)
-            self._samples = score_all(model, head, pool.images, every, pool.y, gradient)
-
-    def _table_ratios(self, recipe: Recipe) -> list[float]:
-        if recipe.tables == 1:
-            return [self._draw_ratio(recipe)]
-        return [(k + 0.5) / recipe.tables for k in range(recipe.tables)]
-
-    def _on_demand(
-        self, head: nn.Linear, embeddings: Tensor, index: Tensor, ratios: list[float], search: str
-    ) -> PairsOnDemand:
-        y, old = self._pool.y[index], index >= self._pool.num_new
-        weights = embeddings.new_zeros(len(index))
-        weights[old] = memory_weights(y[old], self._average, embeddings.dtype)
-        bias = None if head.bias is None else head.bias.detach().float()
-        numbers = LinearHead(head.weight.detach().float(), bias)
-        sketch = make_sketch(
-            embeddings,
-            y,
-            numbers,
-            weights,
-            pairing=self._pairing,
-            generator=self._generator,
-            **self._block,
-        )
-        return PairsOnDemand(sketch, ratios, search, self._pairing, **self._block)
-
-    def _draw_exemplars(self) -> Tensor:
-        """Pool indices: new samples drawn from every current class, then the whole memory."""
-        pool, most = self._pool, self._exemplars_per_class
-        drawn = [self._new.draw_some(label, most, self._generator) for label in self._new_classes]
-        memory = torch.arange(pool.num_new, len(pool.y), device=pool.y.device)
-        return torch.cat([*drawn, memory])
-
-    def _draw_ratio(self, recipe: Recipe) -> float:
-        return float(self._host.beta(*recipe.ratio))
+        """Judge pairs by the network as it is now, if the recipe asks for it."""
+        self.judge.refresh(model, head)
 
     def plan(self, y: Tensor, index: Tensor | None = None) -> Plan:
         """Say how batches are mixed: λ, partners, labels (Algorithm 1, steps 14 to 22).
@@ -222,7 +91,7 @@ class Mixer:
         `y` are labels, (S, B); `index` says where the rows stand in the pool, if they do.
         """
         recipe = self.recipe
-        if recipe is None or (recipe.uses_gradients and not self._num_tables):
+        if recipe is None or (recipe.uses_gradients and not self.judge.number):
             return Plan(y, index)
         choices = self._choose(recipe, y, index)
         follows = self._follow(recipe, choices, y, index)
@@ -230,17 +99,13 @@ class Mixer:
             self._pairs_mixed.append((y * self.num_outputs + follows.partner_y).flatten())
         return Plan(y, index, (choices, follows))
 
-    @property
-    def _num_tables(self) -> int:
-        return len(self.tables if self.on_demand is None else self.on_demand.ratios)
-
     def _choose(self, recipe: Recipe, y: Tensor, index: Tensor | None) -> Choices:
-        number = self._num_tables
+        number = self.judge.number
         ratios: list[float] = []
         table: list[int] = []
         place: list[blends.Box | int | None] = []
         for _ in y:
-            lam, where = self._draw_ratio(recipe), None
+            lam, where = float(self._host.beta(*recipe.ratio)), None
             table.append(min(int(lam * number), max(number - 1, 0)))
             if recipe.blend == "cutmix":
                 where, lam = blends.draw_box(lam, self._pool.input_shape, self._host)
@@ -249,14 +114,7 @@ class Mixer:
             )
             ratios.append(lam)
             place.append(where if layer is None else layer)
-        judgement: Judgement | None = None
-        if self.on_demand is not None:
-            judgement = self.on_demand.for_batches(table)
-        elif self.tables:
-            judgement = Tables.of(self.tables, table)
-        if self._samples is not None and judgement is not None and index is not None:
-            by_class = judgement.harmful if recipe.level == "class" else None
-            judgement = SamplePairs(self._samples, index, ratios, judgement.best, by_class)
+        judgement = self.judge.of_batches(table, ratios, index)
         partners = DRAW[recipe.partners](y, self._index, judgement, self._generator)
         return Choices(ratios, table, place, partners)
 
@@ -292,7 +150,7 @@ class Mixer:
         if recipe is None or plan.mixing is None:
             return MixedBatch(self._own(plan, step, x), y)
         choices, follows = plan.mixing
-        self._latest = choices.table[step]
+        self.judge.latest = choices.table[step]
         targets = soft_targets(y, follows.partner_y[step], follows.shares[step], self.num_outputs)
         lam, place = choices.lam[step], choices.place[step]
         if isinstance(place, int) and choices.partners.drawn is None:
@@ -344,37 +202,14 @@ class Mixer:
 
     def forget_pairs(self) -> None:
         """Drop tables and counts, when labels come to mean other classes."""
-        self.tables, self._pairs_mixed = (), []
-        self._counts = torch.zeros_like(self._counts)
+        self.judge.forget_pairs()
+        self._pairs_mixed, self._counts = [], torch.zeros_like(self._counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """The pair tables and counts; the generators belong to whoever passed them."""
-        tables = {}
-        if self.tables:
-            scores = torch.stack([table.scores for table in self.tables])
-            tables = {"classes": self.tables[0].classes, "scores": scores, "latest": self._latest}
-        state: dict[str, Any] = {"counts": self.counts.clone(), "tables": tables}
-        if self.on_demand is not None:
-            state["on_demand"] = {"latest": self._latest, **self.on_demand.state_dict()}
-        if self._samples is not None:
-            state["samples"] = self._samples._asdict()
-        if rolling := self._rolling.state_dict():
-            state["rolling"] = rolling
-        return state
+        """The judge's state and the counts; the generators belong to whoever passed them."""
+        return {"counts": self.counts.clone(), **self.judge.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over saved tables and counts; `begin_task` gave the pool."""
         self._counts, self._pairs_mixed = state["counts"].clone(), []
-        self.tables, self.on_demand, self._latest = (), None, 0
-        self._rolling.load_state_dict(state.get("rolling", {}))
-        self._samples = Scored(**state["samples"]) if "samples" in state else None
-        if "on_demand" in state:
-            self._latest = state["on_demand"]["latest"]
-            self.on_demand = PairsOnDemand.from_state_dict(
-                state["on_demand"], self._pairing, **self._block
-            )
-        if state["tables"]:
-            classes, scores, self._latest = (
-                state["tables"][name] for name in ("classes", "scores", "latest")
-            )
-            self.tables = tuple(PairTable.from_scores(classes, table) for table in scores)
+        self.judge.load_state_dict(state)

@@ -74,13 +74,13 @@ def test_a_mixer_judges_the_samples_of_its_batches(partners):
     plan = mixer.plan(Y[ROWS][None], ROWS[None])
     choices, _ = plan.mixing
     rows, replaced, drawn = choices.partners
-    every = mixer._samples
+    every = mixer.judge.samples
     assert every.logits.shape == (len(Y), OUTPUTS)
     matrix = sample_scores(every, every, choices.lam[0])
     score = matrix[ROWS, ROWS[rows[0]]]
     if partners == "gradient":
         assert torch.equal(replaced[0], score < 0)
-        best = mixer.tables[choices.table[0]]
+        best = mixer.judge.tables[choices.table[0]]
         position = torch.searchsorted(best.classes, Y[ROWS])
         chosen = best.classes[best.optimal[position]]
         assert torch.equal(Y[drawn[0]][replaced[0]], chosen[replaced[0]])
@@ -99,8 +99,8 @@ def test_refined_partners_are_the_best_of_a_few_of_the_best_class(level):
     mixer.refresh(batch_norm_model())
     choices, _ = mixer.plan(Y[ROWS][None], ROWS[None]).mixing
     (rows,), (replaced,), (drawn,) = choices.partners
-    matrix = sample_scores(mixer._samples, mixer._samples, choices.lam[0])
-    table = mixer.tables[choices.table[0]]
+    matrix = sample_scores(mixer.judge.samples, mixer.judge.samples, choices.lam[0])
+    table = mixer.judge.tables[choices.table[0]]
     position = torch.searchsorted(table.classes, Y[ROWS])
     if level == "class":
         assert torch.equal(replaced, table.negative[position, position[rows]])

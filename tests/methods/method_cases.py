@@ -5,6 +5,7 @@ from lightning_fabric import Fabric
 
 from gradmix.data import benchmark_from_tasks
 from gradmix.data.pool import Normalise
+from gradmix.judge import Judging
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Settings, find_method
 from gradmix.methods.base import read_options
@@ -87,9 +88,7 @@ def make_training(
         host=streams.host("mixing"),
         generator=streams.device("mixing"),
         mix_points=model.mix_points,
-        exemplars_per_class=3,
-        criterion=criterion,
-        rolling=rolling,
+        judging=Judging(exemplars_per_class=3, criterion=criterion, rolling=rolling),
     )
     given = {"epochs": 1, "batch_size": 8, "replay_batch_size": 6, "lr": 0.05, **settings}
     learner = kind(

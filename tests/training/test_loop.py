@@ -11,6 +11,7 @@ from method_cases import assert_same, assert_same_events
 from gradmix.data import benchmark_from_tasks
 from gradmix.data.pool import Normalise
 from gradmix.errors import DivergedError
+from gradmix.judge import Judging
 from gradmix.memory import ReplayMemory
 from gradmix.methods import ER, Settings
 from gradmix.mixer import Mixer
@@ -50,7 +51,7 @@ def training(mix="gradmix+", seed=0, benchmark=None, **settings):
         host=streams.host("mixing"),
         generator=streams.device("mixing"),
         mix_points=model.mix_points,
-        exemplars_per_class=3,
+        judging=Judging(exemplars_per_class=3),
     )
     given = {"epochs": 2, "batch_size": 8, "replay_batch_size": 6, "lr": 0.05, **settings}
     memory = ReplayMemory(exemplars_per_class=4)

@@ -202,7 +202,7 @@ class Call:
                 self.stopped_early |= self.stopping.note(self.training, event)
         else:
             self.done = event
-            self.tables = self.method.mixer.tables
+            self.tables = self.method.mixer.judge.tables
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -226,7 +226,7 @@ class Call:
         if state["correct"] is not None:  # the task is done and no more events come
             memory = len(self.method.memory)
             self.done = TaskDone(0, {"main": state["correct"]}, torch.empty(0), memory, 0)
-            self.tables = self.method.mixer.tables
+            self.tables = self.method.mixer.judge.tables
 
     # --- the report -------------------------------------------------------------------------
 

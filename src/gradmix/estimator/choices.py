@@ -16,6 +16,7 @@ from gradmix.criterion import PAIRINGS, find_head
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.estimator.inputs import Layout
+from gradmix.judge import Judging
 from gradmix.methods import Settings, find_method
 from gradmix.methods.base import read_options
 from gradmix.mixing import parse_recipe
@@ -247,9 +248,11 @@ def choose(
         options=tuple(_options(params["options"]).items()),
         exemplars_per_class=each,
         memory_total=total,
-        criterion_exemplars=int(params["criterion_exemplars"]),
-        pairing=params["pairing"],
-        average=params["average"],
+        judging=Judging(
+            exemplars_per_class=int(params["criterion_exemplars"]),
+            pairing=params["pairing"],
+            average=params["average"],
+        ),
     )
     usual = layout.images and layout.shape[0] in (1, 3)
     transforms = _transforms(params["transforms"], photos and usual)

@@ -21,6 +21,7 @@ from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError
 from gradmix.experiments.config import RunConfig
 from gradmix.experiments.results import PROTOCOL_VERSION, RunResult
+from gradmix.judge import Judging
 from gradmix.methods import Method
 from gradmix.metrics import all_metrics
 from gradmix.models import build_model
@@ -100,12 +101,14 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
         config.options,
         config.exemplars_per_class,
         config.memory_total,
-        config.criterion_exemplars,
-        config.pairing,
-        config.average,
-        config.criterion,
-        config.rolling,
-        config.criterion_block,
+        Judging(
+            config.criterion_exemplars,
+            config.pairing,
+            config.average,
+            config.criterion,
+            config.rolling,
+            config.criterion_block,
+        ),
     )
     num_classes = len(benchmark.class_names)
     outputs = len(benchmark.tasks[0].classes) if design.grows else num_classes

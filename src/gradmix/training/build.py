@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from lightning_fabric import Fabric
@@ -12,6 +12,7 @@ from torch import nn
 
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
+from gradmix.judge import Judging
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, Settings, find_method
 from gradmix.methods.base import read_options
@@ -30,12 +31,7 @@ class Design:
     options: tuple[tuple[str, float], ...]  # the method's own settings, by name
     exemplars_per_class: int | None  # memory that grows with the classes …
     memory_total: int | None  # … or a fixed total
-    criterion_exemplars: int = 32
-    pairing: str = "one-to-one"
-    average: str = "sample"
-    criterion: str = "auto"
-    rolling: int = 1
-    criterion_block: int | None = None
+    judging: Judging = field(default_factory=Judging)
 
     @property
     def grows(self) -> bool:
@@ -71,12 +67,7 @@ class Design:
             host=streams.host("mixing"),
             generator=streams.device("mixing"),
             mix_points=int(getattr(model, "mix_points", 1)),
-            exemplars_per_class=self.criterion_exemplars,
-            pairing=self.pairing,
-            average=self.average,
-            criterion=self.criterion,
-            rolling=self.rolling,
-            block=self.criterion_block,
+            judging=self.judging,
         )
         memory = ReplayMemory(exemplars_per_class=self.exemplars_per_class, total=self.memory_total)
         options = read_options(kind.options_type, dict(self.options))

@@ -192,7 +192,7 @@ class Training:
                 f"training diverged: the loss is {loss} in task {at.task + 1}, {stage.name} epoch "
                 f"{at.epoch}; try an lr below {self.method.settings.lr}"
             )
-        rate = self.method.mixer.negative_rate
+        rate = self.method.mixer.judge.negative_rate
         return EpochDone(at.task, stage.name, at.epoch, stage.epochs, loss, rate)
 
     def evaluate(self) -> dict[str, Tensor]:
