@@ -64,3 +64,30 @@ def test_what_cannot_be_read(tmp_path):
         read_folder(tmp_path)
     with pytest.raises(DataNotFoundError):
         read_image_files([tmp_path / "a" / "y.png"], (3, 9, 9))
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp"])
+@pytest.mark.parametrize("orientation", [0, *range(1, 9), 99])
+def test_photos_are_turned_upright(tmp_path, orientation, suffix):
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 3), dtype=np.uint8)
+    photo, exif = Image.fromarray(pixels), Image.Exif()
+    exif[0x0112] = orientation
+    (tmp_path / "a").mkdir()
+    photo.save(tmp_path / "a" / f"0.{suffix}", exif=exif, lossless=True)
+    turned = {
+        2: pixels[:, ::-1],
+        3: pixels[::-1, ::-1],
+        4: pixels[::-1],
+        5: pixels.swapaxes(0, 1),
+        6: pixels[::-1].swapaxes(0, 1),
+        7: pixels[::-1, ::-1].swapaxes(0, 1),
+        8: pixels[:, ::-1].swapaxes(0, 1),
+    }.get(orientation, pixels)
+    x, *_ = read_folder(tmp_path)
+    assert (x[0].numpy() == turned.transpose(2, 0, 1)).all()
+
+
+def test_damaged_exif_data_spoil_no_photo(tmp_path):
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (5, 3)).save(tmp_path / "a" / "0.jpg", exif=b"Exif\0\0of another time")
+    assert read_folder(tmp_path)[0].shape == (1, 3, 3, 5)

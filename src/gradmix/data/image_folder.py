@@ -58,7 +58,7 @@ def from_folder(
     Args:
         path: The folder or zip; its layout is described at the top of this module.
         size: Resize the shorter side to this, with antialiasing, and cut out the centre square.
-            Needed if the images differ in size. The orientation in EXIF data is not applied.
+            Needed if the images differ in size. Photos are turned upright as their EXIF data say.
         channels: 1 for grey or 3 for colours; by default 1 if all images are grey, else 3.
         resample: "bilinear" or "bicubic".
         corrupt: What to do with images that cannot be read: "refuse" raises a CorruptFileError

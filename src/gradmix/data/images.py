@@ -39,6 +39,7 @@ _DECODING_ERRORS = (
     *(OverflowError, struct.error, zlib.error, zipfile.BadZipFile, NotImplementedError),
 )
 THREADS = min(8, os.cpu_count() or 1)
+_ORIENTATION = 0x0112  # EXIF's tag
 _FEW = 16  # files that are not worth a thread
 _CHECKED_AT_ONCE = 256  # files
 _T = TypeVar("_T")
@@ -184,7 +185,7 @@ class ImageFiles:
 
     def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
         channels, height, width = self.shape
-        image = convert(image, channels)
+        image = convert(upright(image), channels)
         if self._resample is not None:
             image = _resize_and_crop(image, width, height, self._resample)
         if image.size != (width, height):
@@ -196,9 +197,13 @@ class ImageFiles:
 
 def read_header(tree: FileTree, name: str) -> Header:
     """Size and colour of an image file, without its pixels."""
-    return _read_image(
-        tree, name, lambda image: Header(image.width, image.height, is_grey(image.mode))
-    )
+
+    def read(image: Image.Image) -> Header:
+        lies = _orientation(image) > 4  # 5 to 8: on its side
+        width, height = reversed(image.size) if lies else image.size
+        return Header(width, height, is_grey(image.mode))
+
+    return _read_image(tree, name, read)
 
 
 def read_headers(tree: FileTree, names: Sequence[str]) -> tuple[dict[int, Header], list[Failure]]:
@@ -215,6 +220,24 @@ def read_headers(tree: FileTree, names: Sequence[str]) -> tuple[dict[int, Header
 def is_grey(mode: str) -> bool:
     """Whether an image of Pillow's `mode` has no colours."""
     return mode in (*_GREY_MODES, *_DEEP_GREY_MODES)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image as its camera was held, if it says so."""
+    from PIL import ImageOps
+
+    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
+
+
+def _orientation(image: Image.Image) -> int:
+    """As EXIF has it, 1 to 8, 1 if it does not say; damaged EXIF data spoil no image."""
+    if "exif" not in image.info:  # looking any further would decode a PNG
+        return 1
+    try:
+        found = image.getexif().get(_ORIENTATION, 1)
+    except _DECODING_ERRORS:
+        return 1
+    return found if found in range(1, 9) else 1
 
 
 def convert(image: Image.Image, channels: int) -> Image.Image:
