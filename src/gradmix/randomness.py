@@ -8,6 +8,7 @@ from the same weights and see the same batches whatever the method.
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ import numpy as np
 import torch
 
 from gradmix.errors import InputError
+
+CPU_STATE = 5056  # bytes of a CPU generator's state: its seed, places, 624 numbers, a normal one
 
 
 class RandomStreams:
@@ -82,6 +85,8 @@ class RandomStreams:
         if state["seed"] != self.seed:
             raise InputError(f"the state is of seed {state['seed']}, these streams of {self.seed}")
         device, host = state["device"], state["host"]
+        for name, saved in device.items():
+            _check_stream(name, saved)
         for name in self._device.keys() | device.keys():  # consumers hold the generators: refill
             saved = device[name] if name in device else self._fresh_device(name).get_state()
             self._device.setdefault(name, torch.Generator(self.place)).set_state(saved)
@@ -90,3 +95,13 @@ class RandomStreams:
                 self.host(name).bit_generator.state = json.loads(host[name])
             else:
                 self.host(name).bit_generator.state = self._fresh_host(name).bit_generator.state
+
+
+def _check_stream(name: Any, saved: torch.Tensor) -> None:
+    """Refuse the state of a CPU's generator that would make PyTorch read beyond its 624 numbers."""
+    if not isinstance(name, str) or saved.dtype != torch.uint8 or saved.ndim != 1:
+        raise InputError(f"the state of the random stream {name!r} is none")
+    if len(saved) == CPU_STATE:
+        left, _, place = struct.unpack_from("<iiQ", saved.cpu().numpy()[8:24].tobytes())
+        if left + place != 625 and (left, place) != (1, 0):
+            raise InputError(f"the state of the random stream {name!r} is damaged")

@@ -37,6 +37,11 @@ messages = Console(stderr=True, highlight=False)
 """Progress and remarks; results go to standard output, so that they can be piped."""
 
 
+def printable(value: object) -> str:
+    """Names from outside, without what would steer a terminal or cannot be shown."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+
+
 @contextmanager
 def showing_progress(quiet: bool = False) -> Iterator[Progress]:
     """A progress display on standard error."""

@@ -108,6 +108,16 @@ def test_predict(model, tmp_path):
     assert first[0]["probability"] >= first[1]["probability"]
 
 
+def test_names_that_look_like_markup_or_steer_a_terminal(tmp_path):
+    names = ["[/x]", "[red]cat", "a\x1b[31mb", "\udcff"]
+    X = np.random.default_rng(0).normal(size=(24, 4))
+    IncrementalClassifier(epochs=1).fit(X, 6 * names).save(tmp_path / "my")
+    text = gradmix("inspect", tmp_path / "my")
+    assert "[/x]" in text
+    assert "[red]cat" in text
+    assert "a\N{REPLACEMENT CHARACTER}[31mb" in text
+
+
 def test_inspect(model, tmp_path):
     text = gradmix("inspect", model, "-o", tmp_path / "sheet.png")
     for words in (

@@ -1,5 +1,8 @@
 """Images in files as samples of a classifier."""
 
+import os
+import zipfile
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -91,3 +94,43 @@ def test_damaged_exif_data_spoil_no_photo(tmp_path):
     (tmp_path / "a").mkdir()
     Image.new("RGB", (5, 3)).save(tmp_path / "a" / "0.jpg", exif=b"Exif\0\0of another time")
     assert read_folder(tmp_path)[0].shape == (1, 3, 3, 5)
+
+
+def test_long_and_thin_is_refused(tmp_path):
+    write(tmp_path, "a", [(1, 9000), (9, 9)])
+    with pytest.raises(CorruptFileError, match="1x9000, too long and thin for 64x64"):
+        read_folder(tmp_path)
+
+
+def test_links_that_lead_back_and_pipes(tmp_path):
+    write(tmp_path / "photos", "a", [(9, 9)])
+    for name in ("one", "two"):
+        (tmp_path / "photos" / "a" / name).symlink_to(tmp_path / "photos", True)
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "photos", True)
+    assert len(read_folder(tmp_path / "elsewhere")[1]) == 1
+    os.mkfifo(tmp_path / "photos" / "a" / "1.png")
+    with pytest.raises(CorruptFileError, match="it is no file"):
+        read_folder(tmp_path / "photos")
+
+
+def zipped(tmp_path, **kinds):
+    write(tmp_path, "a", [(9, 9)])
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", **kinds) as file:
+        file.write(tmp_path / "a" / "0.png", "a/0.png")
+    return tmp_path / "a.zip"
+
+
+def test_a_file_that_would_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("gradmix.data.images.LARGEST_FILE", 10)
+    with pytest.raises(CorruptFileError, match="bytes, of 10 at most"):
+        read_folder(zipped(tmp_path))
+
+
+@pytest.mark.parametrize(("place", "value"), [(6, 1), (8, 99)], ids=["password", "compression"])
+def test_zips_that_cannot_be_unpacked(tmp_path, place, value):
+    path = zipped(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[place] = data[data.index(b"PK\1\2") + place + 2] = value
+    path.write_bytes(data)
+    with pytest.raises(CorruptFileError, match=r"0\.png"):
+        read_folder(path)

@@ -170,6 +170,10 @@ def test_datasets_with_names_have_these_as_labels():
     classifier = quick(epochs=1).fit(items)
     assert classifier.classes_.tolist() == ["cat", "dog"]
     assert classifier.score(items) == classifier.score(X, np.array(["cat", "dog"])[y])
+    for wrong in (-1, 2):
+        items = NamedItems(torch.from_numpy(X), torch.full((len(y),), wrong))
+        with pytest.raises(InputError, match=rf"X\[0\] has the label {wrong}.*2 classes"):
+            quick().fit(items)
 
 
 def photos(folder, *classes, each=6, side=20):

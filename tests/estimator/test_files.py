@@ -169,6 +169,13 @@ def apply(function, *keys):
     return change
 
 
+def beyond(state):
+    """A generator's state whose place is beyond its numbers."""
+    fields = state[8:24].view(torch.int32)
+    fields[0], fields[2] = 600, 620
+    return state
+
+
 METHOD = ("training", "method")
 MEMORY = (*METHOD, "memory")
 MODEL = (*METHOD, "networks", "model")
@@ -220,6 +227,35 @@ FORGED = {
     "memory shorter than its labels": apply(lambda x: x[:2].clone(), *MEMORY, "x"),
     "labels unknown": apply(lambda y: y + 7, *MEMORY, "y"),
     "labels negative": apply(lambda y: y - 1, *MEMORY, "y"),
+    "priorities of two dimensions": apply(lambda p: p[:, None], *MEMORY, "priority"),
+    "complex priorities": apply(lambda p: p.to(torch.complex64), *MEMORY, "priority"),
+    "samples without labels": apply(lambda y: y[:0], *MEMORY, "y"),
+    "samples of NaN": apply(lambda x: x * float("nan"), *MEMORY, "x"),
+    "foreign extras": put(*MEMORY, "extras", value={"logits": torch.ones(8, 3)}),
+    "a parameter of its own": put("params", "code", value=1),
+    "a parameter less": drop("params", "tau"),
+    "epochs beyond numbers": put("params", "epochs", value=10**400),
+    "a legion of threads": put("params", "threads", value=10**5),
+    "a budget beyond numbers": put("params", "exemplars_per_class", value=10**30),
+    "mean beyond numbers": put("mean", value=[10**400] * 4),
+    "mean of no use": put("mean", value=[1e300] * 4),
+    "std of no use": put("std", value=[1e-320] * 4),
+    "classes that arrays confuse": apply(lambda known: ["a", "a\0", *known[2:]], "known"),
+    "classes beyond numbers": put("known", value=[2**63, -1, 6]),
+    "seen as a float": apply(float, *METHOD, "structure", "seen"),
+    "a network without elements": put(*MODEL, "z", value=torch.empty(10**12, 0)),
+    "a report of text": apply(lambda rows: [{**rows[0], "call": "x"}], "history"),
+    "a report without loss": apply(lambda rows: [{**rows[0], "loss": None}], "history"),
+    "a report of rows": apply(lambda rows: [{**rows[0], "accuracy": [[1]]}], "history"),
+    "a report with warnings of numbers": apply(
+        lambda rows: [{**rows[0], "warnings": [5]}], "history"
+    ),
+    "a random stream without a name": put(
+        "training", "streams", "device", value={5: torch.Generator().get_state()}
+    ),
+    "a random stream that would read too far": apply(
+        beyond, "training", "streams", "device", "memory"
+    ),
     "labels of floats": apply(lambda y: y.float(), *MEMORY, "y"),
     "over the budget": apply(lambda y: y * 0, *MEMORY, "y"),
     "no priorities": drop(*MEMORY, "priority"),
@@ -253,6 +289,46 @@ def test_absurd_labels_take_no_memory(saved, tmp_path, memory):
         load(path)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 2**18  # KiB; a table by label would take six times that
+
+
+def test_pairs_in_a_file_are_not_looked_at(saved, tmp_path):
+    """They are of the last call, and a table can claim to be large."""
+    tables = {"classes": torch.arange(2), "scores": torch.empty(10**9, 0, 0), "latest": 0}
+    path = forge(saved, tmp_path / "f", put(*METHOD, "mixer", value={"tables": tables}))
+    assert load(path)._learned.method.mixer.pairs is None
+
+
+def test_no_such_name():
+    with pytest.raises(FileError, match="cannot be read"):
+        load("a\0b")
+
+
+FORGED_JOINT = {
+    "absurd labels": apply(lambda y: y + 2 * 10**8, *METHOD, "kept", "y"),
+    "fewer samples": apply(lambda x: x[:3], *METHOD, "kept", "x"),
+    "other samples": apply(lambda x: x[:, :2], *METHOD, "kept", "x"),
+    "nothing to start from": put(*METHOD, "initial", value={}),
+    "a large head to start from": put(*METHOD, "structure", "initial", value=250),
+}
+
+
+@pytest.mark.parametrize("case", FORGED_JOINT)
+def test_forged_files_with_all_data_are_refused(tmp_path, case):
+    quick(method="joint", epochs=1).fit(*rows("a", "b")).save(tmp_path / "my")
+    path = forge(tmp_path / "my", tmp_path / "f", FORGED_JOINT[case])
+    with pytest.raises(FileError, match="is no whole classifier"):
+        load(path)
+
+
+def test_forged_outputs_of_exemplars_are_refused(tmp_path):
+    quick(method="der", epochs=1).fit(*rows("a", "b")).save(tmp_path / "my")
+    for change in (
+        apply(lambda extras: {}, *MEMORY, "extras"),
+        apply(lambda logits: torch.ones(len(logits), 99), *MEMORY, "extras", "logits"),
+        apply(lambda known: known[:, None], *MEMORY, "extras", "known"),
+    ):
+        with pytest.raises(FileError, match="is no whole classifier"):
+            load(forge(tmp_path / "my", tmp_path / "f", change))
 
 
 def test_a_pickle_is_no_file_of_ours(tmp_path, classifier):

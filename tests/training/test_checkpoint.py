@@ -309,11 +309,12 @@ def test_a_damaged_checkpoint_is_not_continued(tmp_path, damage):
     assert said[0].startswith(f"starting anew: {file.path} cannot be used")
 
 
-def test_a_checkpoint_of_another_kind_is_not_continued(tmp_path):
-    said = []
+def test_a_file_of_another_kind_is_refused_and_stays(tmp_path):
     write_archive(tmp_path / "f", "classifier", {})
-    assert not keeper(tmp_path / "f", make_training("er"), say=said.append).resume()
-    assert "'classifier', not 'checkpoint'" in said[0]
+    before = (tmp_path / "f").read_bytes()
+    with pytest.raises(FileError, match="is a classifier, not a checkpoint"):
+        keeper(tmp_path / "f", make_training("er")).resume()
+    assert (tmp_path / "f").read_bytes() == before
 
 
 def without(*path):
@@ -350,6 +351,14 @@ def with_value(value, *path):
         with_value(torch.tensor([10**12]), "training", "method", "memory", "y"),
         with_value(torch.tensor([-1]), "training", "method", "memory", "y"),
         with_value({"task": 9, "in_stage": True}, "training", "position"),
+        with_value(-1, "training", "position", "task"),
+        with_value(-1, "training", "position", "step"),
+        with_value(50, "training", "position", "epoch"),
+        with_value(1, "training", "position", "in_stage"),
+        with_value(2.0, "training", "method", "structure", "seen"),
+        with_value({"logits": torch.ones(6, 2)}, "training", "method", "memory", "extras"),
+        with_value(torch.ones(2), "about", "config", "seed"),
+        without("versions"),
         with_value(torch.ones(3), "training", "method", "networks", "model", "head.weight"),
         with_value([], "training", "method", "networks"),
         with_value({"cpu": torch.ones(3)}, "random"),

@@ -65,8 +65,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[FileIO, int]]:
         ) from None
     except MemoryError:
         raise FileError(f"{os.fspath(path)} cannot be used: not enough memory") from None
-    except OSError as error:
-        raise FileError(f"{os.fspath(path)} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: there is no such name
+        raise FileError(f"{os.fspath(path)!r} cannot be read: {error}") from error
 
 
 def _read_manifest(file: FileIO, size: int) -> tuple[Member, Manifest]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
+from rich.text import Text
 
-from gradmix.terminal import output
+from gradmix.terminal import output, printable
 
 if TYPE_CHECKING:
     from gradmix.estimator import IncrementalClassifier
@@ -77,19 +78,19 @@ def _show(facts: dict[str, Any], model: str) -> None:
         soft_wrap=True,
         markup=False,
     )
-    numbers = [Column(name, justify="right") for name in ("seen", "exemplars", "held out")]
-    table = Table("class", *numbers)
+    columns = [Column(name, justify="right") for name in ("seen", "exemplars", "held out")]
+    table = Table("class", *columns)
     for row in facts["classes"]:
         counts = (f"{row[name]:,}" for name in ("seen", "exemplars", "held_out"))
-        table.add_row(str(row["class"]), *counts)
+        table.add_row(Text(printable(row["class"])), *counts)
     output.print(table)
     history = Table("call", "new", "more of", "images", "epochs", "accuracy after", "forgotten")
     for row in facts["history"]:
         after, forgotten = (_figure(row[name]) for name in ("after", "forgotten"))
-        new, more = (", ".join(map(str, row[name])) for name in ("new", "more"))
+        new, more = (Text(", ".join(map(printable, row[name]))) for name in ("new", "more"))
         forgotten = "" if row["after"] is not None and row["forgotten"] is None else forgotten
-        cells = (str(row["call"]), new, more, f"{row['samples']:,}", str(row["epochs"]))
-        history.add_row(*cells, after, forgotten)
+        numbers = f"{row['samples']:,}", str(row["epochs"])
+        history.add_row(str(row["call"]), new, more, *numbers, after, forgotten)
     output.print(history)
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
+from rich.text import Text
 
-from gradmix.terminal import messages, output, showing_progress
+from gradmix.terminal import messages, output, printable, showing_progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -129,7 +130,7 @@ def _follow(progress: Progress) -> Callable[[Training, Event], None]:
 
 def _show(report: Report, model: str) -> None:
     """What was learned, and how well."""
-    new, more = (", ".join(map(str, names)) for names in (report.new, report.more))
+    new, more = (", ".join(map(printable, names)) for names in (report.new, report.more))
     parts = [f"learned {new}"] if new else []
     parts += [f"more of {more}"] if more else []
     early = ", stopped early" if report.stopped_early else ""
@@ -145,7 +146,7 @@ def _show(report: Report, model: str) -> None:
     if report.forgotten is not None:
         output.print(f"forgotten on average: {report.forgotten:.3f}")
     for text in report.warnings:
-        messages.print(f"warning: {text}", soft_wrap=True, markup=False)
+        messages.print(printable(f"warning: {text}"), soft_wrap=True, markup=False)
     output.print(f"model in {model}", soft_wrap=True, markup=False)
 
 
@@ -156,7 +157,7 @@ def accuracy_table(report: Report) -> Table:
     )
     for label, before, after, count in report.accuracy:
         was = "new" if before is None else f"{before:.3f}"
-        table.add_row(str(label), str(count), was, f"{after:.3f}")
+        table.add_row(Text(printable(label)), str(count), was, f"{after:.3f}")
     table.add_section()
     total = sum(count for *_, count in report.accuracy)
     was = "" if report.before is None else f"{report.before:.3f}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradmix.terminal import output
+from gradmix.terminal import output, printable
 
 AT_ONCE = 256  # images
 
@@ -31,7 +31,7 @@ def predict(
         return
     for entry in found:
         named = ", ".join(f"{row['class']} {row['probability']:.3f}" for row in entry["classes"])
-        output.print(f"{entry['file']}: {named}", soft_wrap=True, markup=False)
+        output.print(printable(f"{entry['file']}: {named}"), soft_wrap=True, markup=False)
 
 
 def find_images(given: Sequence[str]) -> list[Path]:

@@ -10,6 +10,7 @@ on disk.
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import struct
 import zipfile
@@ -36,10 +37,13 @@ _DEEP_GREY_MODES = ("I;16", "I;16L", "I;16B")
 _COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 _DECODING_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError),
-    *(OverflowError, struct.error, zlib.error, zipfile.BadZipFile, NotImplementedError),
+    *(OverflowError, struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
+    *(NotImplementedError, RuntimeError),  # a zip's compression, a zip's password
 )
 THREADS = min(8, os.cpu_count() or 1)
 _ORIENTATION = 0x0112  # EXIF's tag
+_THIN = 100  # times its width or height that an image may be as long, when resized
+LARGEST_FILE = 1 << 29  # bytes of a file in a zip
 _FEW = 16  # files that are not worth a thread
 _CHECKED_AT_ONCE = 256  # files
 _T = TypeVar("_T")
@@ -70,14 +74,23 @@ class FileTree:
     def read(self, name: str) -> bytes:
         """The content of a file."""
         if self._packed:
-            return self._open_zip().read(f"{self._root}{name}")
+            packed = self._open_zip().getinfo(f"{self._root}{name}")
+            if packed.file_size > LARGEST_FILE:
+                raise CorruptFileError(
+                    f"{self.describe(name)}: it has {packed.file_size} bytes, "
+                    f"of {LARGEST_FILE} at most"
+                )
+            return self._open_zip().read(packed)
         return (self.path / self._root / name).read_bytes()
 
     def open(self, name: str) -> BinaryIO:
         """A file to read, as much of it as is needed."""
         if self._packed:
             return io.BytesIO(self.read(name))
-        return (self.path / self._root / name).open("rb")
+        path = self.path / self._root / name
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise CorruptFileError(f"{path}: it is no file")
+        return path.open("rb")
 
     def describe(self, name: str) -> str:
         """The file for a message."""
@@ -95,7 +108,11 @@ class FileTree:
     def _folder_entries(self) -> Iterator[str]:
         top = self.path / self._root
         for folder, folders, files in os.walk(top, followlinks=True):
-            folders[:] = [name for name in folders if not name.startswith(".")]
+            folders[:] = [
+                name
+                for name in folders
+                if not name.startswith(".") and not _leads_back(folder, name)
+            ]
             above = Path(folder).relative_to(top).as_posix()
             prefix = "" if above == "." else f"{above}/"
             yield from (f"{prefix}{name}/" for name in folders)
@@ -106,12 +123,18 @@ class FileTree:
         if self._zip is None or self._zip[0] != os.getpid():
             try:
                 self._zip = os.getpid(), zipfile.ZipFile(self.path)
-            except (zipfile.BadZipFile, OSError) as error:
+            except _DECODING_ERRORS as error:
                 raise CorruptFileError(f"{self.path}: not a readable zip file: {error}") from error
         return self._zip[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_zip": None}
+
+
+def _leads_back(folder: str, name: str) -> bool:
+    """Whether it is a link to a folder that it is in."""
+    path = Path(folder, name)
+    return path.is_symlink() and Path(folder).resolve().is_relative_to(path.resolve())
 
 
 def _is_visible(name: str) -> bool:
@@ -281,6 +304,10 @@ def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str)
 
     scale = max(width / image.width, height / image.height)
     size = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
+    if max(size) > _THIN * max(width, height):
+        raise CorruptFileError(
+            f"it is {image.width}x{image.height}, too long and thin for {width}x{height}"
+        )
     if image.size != size:
         image = image.resize(size, Image.Resampling[resample.upper()])
     left, top = (image.width - width) // 2, (image.height - height) // 2

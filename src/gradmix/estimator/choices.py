@@ -51,6 +51,8 @@ _LEAST = {
     "patience": 1,
     "threads": 1,
 }
+_MOST = {"threads": 1024, "head_size": 10**7, "image_size": 4096}
+_ABSURD = 2**31
 _OPTIONAL = (
     *("exemplars_per_class", "memory_total", "head_size", "epochs", "tables", "image_size"),
     *("threads", "lr", "alpha", "tau"),
@@ -64,6 +66,9 @@ def check_params(params: Mapping[str, Any]) -> None:
         _check_number(name, params[name], numbers.Integral, "an integer")
         if params[name] is not None and params[name] < least:
             raise InputError(f"{name} is {params[name]}; give {least} or more")
+        most = _MOST.get(name, _ABSURD)
+        if params[name] is not None and params[name] > most:
+            raise InputError(f"{name} is {params[name]}; give {most} or less")
     for name in _NUMBERS:
         _check_number(name, params[name], numbers.Real, "a number")
     for name, known in (
@@ -161,6 +166,9 @@ def _transforms(given: Any, photos: bool) -> tuple[str, ...]:
         return ()
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise InputError(f"transforms is {given!r}; give a list of names, 'auto' or None")
+    for name in given:
+        if not isinstance(name, str):
+            raise InputError(f"transforms has {name!r}; give a list of names")
     return tuple(given)
 
 

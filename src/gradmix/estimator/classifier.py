@@ -298,7 +298,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         `model` is the network if it was one of your own, `device` another than was used before.
         """
-        params, learned = files.read(path, model, device)
+        params, learned = files.read(path, cls._get_param_names(), model, device)
         classifier = cls(**params)
         classifier._take(learned)
         return classifier

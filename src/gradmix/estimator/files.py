@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from gradmix.archive import read_archive, write_archive
 from gradmix.errors import FileError, InputError
 from gradmix.estimator.choices import check_params
 from gradmix.estimator.inputs import Layout
+from gradmix.estimator.labels import as_array
 from gradmix.estimator.learned import CONTENTS, Learned, from_state
 
 KIND = "classifier"
@@ -28,9 +29,15 @@ def write(path: str | os.PathLike[str], classifier: Any, learned: Learned) -> in
 
 
 def read(
-    path: str | os.PathLike[str], model: Any = None, device: str | None = None
+    path: str | os.PathLike[str],
+    names: Sequence[str],
+    model: Any = None,
+    device: str | None = None,
 ) -> tuple[dict[str, Any], Learned]:
-    """The parameters and the knowledge of a classifier; FileError if it is no such file."""
+    """The parameters, of these names, and the knowledge of a classifier.
+
+    FileError if it is no such file.
+    """
     state = read_archive(path, KIND)
     contents = state.get("contents")
     if type(contents) is not int or contents != CONTENTS:
@@ -39,14 +46,14 @@ def read(
             f"{CONTENTS}: install the version that wrote it or a later one"
         )
     try:
-        _check(state)
+        _check(state, names)
         learned = from_state(state, model, device)
         _check_memories(learned)
     except InputError as error:
         if "model=" in str(error):  # the file is fine, a network is missing
             raise
         raise FileError(f"{os.fspath(path)} is no whole classifier: {error}") from error
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError) as error:
+    except Exception as error:
         raise FileError(
             f"{os.fspath(path)} is no whole classifier ({type(error).__name__}: {error})"
         ) from error
@@ -54,9 +61,11 @@ def read(
     return params, learned
 
 
-def _check(state: Mapping[str, Any]) -> None:
+def _check(state: Mapping[str, Any], names: Sequence[str]) -> None:
     """What can be wrong before networks are made."""
     params = state["params"]
+    if {*params, "random_state"} != {*names}:
+        raise ValueError(f"the parameters are {str([*params])[:80]}")
     check_params({**params, "model": params["model"] or "auto"})
     shape = state["shape"]
     if not (
@@ -66,9 +75,13 @@ def _check(state: Mapping[str, Any]) -> None:
     ):
         raise ValueError(f"shape is {str(shape)[:80]}")
     known = state["known"]
-    kinds = {type(label) for label in [*known, *state["declared"]]}
+    labels = [*known, *state["declared"]]
+    kinds = {type(label) for label in labels}
     if not known or len(kinds) != 1 or not kinds <= {str, int, bool}:
         raise ValueError(f"the classes are {str(known)[:80]}")
+    array = as_array(labels)
+    if array.dtype.kind not in "Uib" or array.tolist() != labels:  # large, or ending in a NUL
+        raise ValueError("a class has a name that no array can hold")
     if len(set(known)) != len(known):
         raise ValueError("a class is there twice")
     counts = state["counts"]
@@ -77,8 +90,10 @@ def _check(state: Mapping[str, Any]) -> None:
     for name in ("mean", "std"):
         if not isinstance(state[name], (list, tuple)):
             raise ValueError(f"{name} is {str(state[name])[:40]}")
-        if len(state[name]) != shape[0] or not all(map(math.isfinite, state[name])):
+        if len(state[name]) != shape[0] or not all(abs(value) < 1e30 for value in state[name]):
             raise ValueError(f"{name} does not fit the samples")
+    if min(state["std"]) < 1e-30:
+        raise ValueError("std does not fit the samples")
     columns = state["columns"]
     if columns is not None and (len(columns) != shape[0] or {*map(type, columns)} != {str}):
         raise ValueError("the names of columns do not fit the samples")
@@ -101,21 +116,24 @@ def _check_memories(learned: Learned) -> None:
     for memory in (learned.method.memory, learned.holdout):
         if memory is not None:
             _check_samples(memory.state_dict(), known, layout)
+    past = learned.method.past()  # more than the memory, where all is kept
+    if past.y is not learned.method.memory.y:
+        _check_samples({"x": past.x, "y": past.y, "extras": {}}, known, layout)
 
 
 def _check_samples(state: Mapping[str, Any], known: int, layout: Layout) -> None:
-    x, y, priority = state["x"], state["y"], state["priority"]
-    if not len(y):
-        return
+    x, y, priority = state["x"], state["y"], state.get("priority", state["y"])
     rows: list[Tensor] = [x, priority, *state["extras"].values()]
+    if y.dtype != torch.int64 or y.ndim != 1 or any(len(part) != len(y) for part in rows):
+        raise ValueError("the memory's rows are not of one number")
     wanted = torch.uint8 if layout.images else torch.float32
-    if (
-        y.dtype != torch.int64
-        or y.ndim != 1
-        or any(len(part) != len(y) for part in rows)
-        or tuple(x.shape[1:]) != layout.shape
+    if len(y) and (
+        tuple(x.shape[1:]) != layout.shape
         or x.dtype != wanted
+        or priority.ndim != 1
+        or priority.is_complex()
         or int(y.min()) < 0
         or int(y.max()) >= known
+        or not (layout.images or bool(torch.isfinite(x).all()))
     ):
         raise ValueError("the memory does not fit the classes or the samples")

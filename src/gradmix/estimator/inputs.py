@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,13 +56,24 @@ def read_inputs(
         x, labels = _read_files(X, shape, size, name)
     elif isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
         x, numbers = read_items(X, name)
-        names = own_class_names(X)
-        labels = np.array([names[k] for k in numbers] if names else numbers)
+        labels = _named(numbers, own_class_names(X), name)
     else:
         return _read_array(X, estimator, expected, name)
     if x.ndim == 2:  # rows of a dataset
         return _rows(x.numpy(), estimator, expected)._replace(labels=labels)
     return Inputs(_like(x, expected, name), Layout(tuple(x.shape[1:])), labels)
+
+
+def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
+    """Labels of a dataset, by the names of its classes if it has any."""
+    if not names:
+        return np.array(numbers)
+    for place, number in enumerate(numbers):
+        if not 0 <= number < len(names):
+            raise InputError(
+                f"{what}[{place}] has the label {number}, and {what} names {len(names)} classes"
+            )
+    return np.array([names[number] for number in numbers])
 
 
 def _are_paths(X: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
@@ -29,6 +30,7 @@ from gradmix.training.checkpoint import check_structure
 
 PREDICT_BATCH = 256  # larger ones are slower on CPUs
 CONTENTS = 1  # changes whenever a file comes to mean something else
+NO_PAIRS: dict[str, Any] = {"counts": torch.empty(0, 0), "tables": {}}
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Learned:
         method = self.method.state_dict()
         for name in ("optimizer", "new", "plan"):  # every call starts with new ones
             method.pop(name, None)
-        method["mixer"] = {"counts": torch.empty(0, 0), "tables": {}}  # of the last call only
+        method["mixer"] = NO_PAIRS  # what there is, is of the last call only
         position = {"task": 0, "stage": 0, "epoch": 0, "step": 0, "in_stage": False}
         streams = self.method.streams.state_dict()
         return {
@@ -192,7 +194,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     holdout = new_holdout(params)
     if holdout is not None:
         holdout.load_state_dict(moved(state["holdout"], place))
-    history = tuple(Report(**entry) for entry in state["history"])
+    history = tuple(Report.from_state(entry) for entry in state["history"])
     learned = Learned(
         basis, labels, method, holdout, tuple(state["counts"]), history, state["finished"]
     )
@@ -203,8 +205,9 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
 
 def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) -> None:
     """Let a new method stand where another stood between two calls."""
-    state = moved(saved["method"], device)
-    method.rebuild(state["structure"])
+    state = {**moved(saved["method"], device), "mixer": NO_PAIRS}
+    with torch.device("meta") if method.head.weight.is_meta else nullcontext():
+        method.rebuild(state["structure"])
     method.load_state_dict(state)
     method.streams.load_state_dict(dict(saved["streams"]))
 
@@ -218,7 +221,7 @@ def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
 def _largest(networks: Mapping[str, Mapping[str, Tensor]]) -> int:
     """What no number of outputs or parts in a saved structure can exceed."""
     tensors = [value for saved in networks.values() for value in saved.values()]
-    return max(len(tensors), *(len(value) for value in tensors if value.ndim))
+    return max(len(tensors), *(len(value) for value in tensors if value.numel() and value.ndim))
 
 
 def _name(model: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -64,6 +65,22 @@ class Report:
         """For a file."""
         return asdict(self)
 
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Report:
+        """From a file; ValueError if it is no report."""
+        report = cls(**state)
+        for name, kinds in _KINDS.items():
+            if type(getattr(report, name)) not in kinds:
+                raise ValueError(f"{name} of a report is {str(getattr(report, name))[:40]}")
+        if not (
+            {*map(type, (*report.new, *report.more))} <= {*_LABEL}
+            and {*map(type, report.warnings)} <= {str}
+            and all(_fits(row, (_LABEL, _MAYBE, (float,), (int,))) for row in report.accuracy)
+            and all(_fits(row, (_LABEL, _LABEL, (float,))) for row in report.avoided)
+        ):
+            raise ValueError("a report has lists of other things than it should")
+        return report
+
     def __str__(self) -> str:
         new, more = (", ".join(map(str, names)) for names in (self.new, self.more))
         lines = [
@@ -87,6 +104,23 @@ class Report:
             lines.append(f"class pairs avoided in mixing: {self.avoided_share:.0%} of all")
             lines += [f"  {a} with {b}: {share:.0%}" for a, b, share in self.avoided[:SHOWN_PAIRS]]
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
+
+
+_LABEL, _MAYBE = (str, int, bool), (float, type(None))
+_KINDS = {
+    **dict.fromkeys(("call", "samples", "epochs", "steps", "memory", "held_out"), (int,)),
+    **dict.fromkeys(("before", "after", "forgotten", "avoided_share"), _MAYBE),
+    **dict.fromkeys(("new", "more", "accuracy", "avoided", "warnings"), (list,)),
+    "loss": (float,),
+    "stopped_early": (bool,),
+    "measured_on": (str, type(None)),
+}
+
+
+def _fits(row: Any, kinds: Sequence[tuple[type, ...]]) -> bool:
+    if type(row) not in (tuple, list) or len(row) != len(kinds):
+        return False
+    return all(type(value) in kind for value, kind in zip(row, kinds, strict=True))
 
 
 def means(accuracy: Accuracy) -> dict[str, float | None]:

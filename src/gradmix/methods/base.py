@@ -85,6 +85,7 @@ class Method:
     options_type: ClassVar[type[Options]] = Options
     grows: ClassVar[bool] = False  # whether the head must grow with the classes
     replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
+    extras: ClassVar[frozenset[str]] = frozenset()  # what the memory keeps of exemplars besides
 
     def __init__(
         self,
@@ -292,10 +293,16 @@ class Method:
 
     def load_past(self, state: dict[str, Any]) -> None:
         """Take over what joins the new data in the pool: exemplars of the classes seen."""
-        y = state["memory"]["y"]
+        memory = state["memory"]
+        if len(memory["y"]) and memory["extras"].keys() != self.extras:
+            raise InputError(f"the saved memory keeps {sorted(memory['extras'])} of exemplars")
+        self.check_labels(memory["y"])
+        self.memory.load_state_dict(memory)
+
+    def check_labels(self, y: Tensor) -> None:
+        """InputError unless saved labels are those of the classes seen."""
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.seen:
-            raise InputError(f"the saved memory has labels other than those of {self.seen} classes")
-        self.memory.load_state_dict(state["memory"])
+            raise InputError(f"there are saved labels other than those of {self.seen} classes")
 
     def load_state_dict(self, state: dict[str, Any], stage: Stage | None = None) -> None:
         """Continue from a saved state, in `stage` if in the middle of a task.

@@ -122,7 +122,7 @@ class Joint(Method):
         super().drop_outputs(label)
         head, outputs = self._initial_head, self.head.out_features
         if head.out_features > outputs:
-            name = next(name for name, module in self.model.named_modules() if module is self.head)
+            name = self._head_name
             self._initial_head = drop_output(head, outputs)
             for part in ("weight", "bias"):
                 key = f"{name}.{part}"
@@ -133,10 +133,25 @@ class Joint(Method):
         """With the data seen."""
         super().load_past(state)
         kept = Samples(state["kept"]["x"], state["kept"]["y"])
+        self.check_labels(kept.y)
         self._kept = [kept] if len(kept.y) else []
 
     def load_state_dict(self, state: dict[str, Any], *args: Any) -> None:
         """With the weights to start from, which need not be those this object was made with."""
         super().load_state_dict(state, *args)
         self._initial = dict(state["initial"])
+        self._check_initial()
         self._initial_head = self._initial_head.to_empty(device=self.streams.place)
+
+    @property
+    def _head_name(self) -> str:
+        names = [name for name, module in self.model.named_modules() if module is self.head]
+        return str(names[0])
+
+    def _check_initial(self) -> None:
+        """What is saved to start from has the network's weights, but for the rows of the head."""
+        own = {name: value.shape for name, value in self.model.state_dict().items()}
+        for part, value in self._initial_head.state_dict().items():
+            own[f"{self._head_name}.{part}"] = value.shape
+        if {name: value.shape for name, value in self._initial.items()} != own:
+            raise InputError("the saved weights to start from are of another network")

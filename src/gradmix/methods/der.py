@@ -7,7 +7,7 @@ reference code aimagelab/mammoth.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,6 +48,7 @@ class DER(Method):
     """
 
     options_type: ClassVar[type[Options]] = DEROptions
+    extras: ClassVar[frozenset[str]] = frozenset({"logits", "known"})
 
     def train_step(self, step: int) -> Tensor:
         """CE(B1) + α · MSE(B2)."""
@@ -90,6 +91,14 @@ class DER(Method):
             old = self.memory.extras["logits"]
             self.memory.extras["logits"] = F.pad(old, (0, width - old.shape[1]))
         self.memory.add(new, priority, extras)
+
+    def load_past(self, state: dict[str, Any]) -> None:
+        """With outputs that were stored for these exemplars."""
+        super().load_past(state)
+        if len(self.memory):
+            logits, known = (self.memory.extras[name] for name in ("logits", "known"))
+            if logits.ndim != 2 or known.ndim != 1 or logits.shape[1] > self.head.out_features:
+                raise InputError("the saved outputs of exemplars are those of another network")
 
     def drop_outputs(self, label: int) -> None:
         """The stored outputs, too."""

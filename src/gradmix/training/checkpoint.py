@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from gradmix.archive import read_archive, write_archive
+from gradmix.archive import read_archive, read_manifest, write_archive
 from gradmix.atomic import remove_leftovers
 from gradmix.errors import FileError
 from gradmix.training.loop import Event, TaskDone, Training
@@ -147,23 +147,34 @@ class Checkpoint:
         remove_leftovers(self.path)
         if not self.path.exists():
             return False
+        self._refuse_others()
         try:
             state = read_archive(self.path, KIND)
         except FileError as error:
             self._say(f"starting anew: {error}")
             return False
-        other = _difference(state.get("about"), self._about)
-        if other:
-            self._say(f"starting anew: {self.path} is of another run ({other})")
-            return False
         try:
+            other = _difference(state.get("about"), self._about)
+            if other:
+                self._say(f"starting anew: {self.path} is of another run ({other})")
+                return False
+            changed = self._version_note(state["versions"])
             self._load(state)
         except Exception as error:
             raise FileError(
                 f"{self.path} does not fit this run ({type(error).__name__}: {error}); remove it"
             ) from error
-        self._say(f"resuming {self._where()}{self._version_note(state['versions'])}")
+        self._say(f"resuming {self._where()}{changed}")
         return True
+
+    def _refuse_others(self) -> None:
+        """FileError if the file is of another kind: a checkpoint must not take its place."""
+        try:
+            kind = read_manifest(self.path).kind
+        except FileError:  # damaged, as far as anybody can tell
+            return
+        if kind != KIND:
+            raise FileError(f"{self.path} is a {kind}, not a checkpoint; give another path")
 
     def _load(self, state: dict[str, Any]) -> None:
         training, device = self._training, self._training.fabric.device
@@ -219,8 +230,8 @@ def _difference(saved: object, here: Mapping[str, Any]) -> str:
 def check_structure(structure: Mapping[str, Any], most: int) -> None:
     """Networks have no more outputs or parts than `most`: checked before they grow."""
     for name, value in structure.items():
-        if not 0 <= value <= most:
-            raise ValueError(f"{name} is {value}, and {most} is the most there can be")
+        if type(value) not in (int, bool) or not 0 <= value <= most:
+            raise ValueError(f"{name} is {value!r}, and {most} is the most there can be")
 
 
 def _bytes_in(value: Any) -> int:

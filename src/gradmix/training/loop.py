@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gradmix.data import Benchmark
 from gradmix.data.pool import Pool, Transform
-from gradmix.errors import DivergedError
+from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.training.evaluate import count_correct
 from gradmix.types import Samples, Task
@@ -231,6 +231,7 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Stand where the saved training stood; the next event is the one that came next there."""
         self.position = Position(**state["position"])
+        self._check_position()
         self._losses = list(state["losses"].unbind())
         method, saved = self.method, state["method"]
         method.rebuild(saved["structure"])
@@ -239,8 +240,21 @@ class Training:
             method.load_past(saved)
             method.meet(self._pool(self._tasks[self.position.task]))
             stage = method.stages()[self.position.stage]
+            if self.position.epoch > stage.epochs:
+                raise InputError(f"the epoch is {self.position.epoch} of {stage.epochs}")
         method.load_state_dict(saved, stage)
         method.streams.load_state_dict(state["streams"])
+
+    def _check_position(self) -> None:
+        at = self.position
+        counts = (at.task, at.stage, at.epoch, at.step)
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise InputError(f"the position is {at}; it counts what is finished")
+        between = not any((at.stage, at.epoch, at.step))
+        if not (at.in_stage is True or (at.in_stage is False and between)):
+            raise InputError(f"the position is {at}, neither in a stage nor between tasks")
+        if at.task + at.in_stage > len(self._tasks):
+            raise InputError(f"the position is {at}, of {len(self._tasks)} tasks")
 
 
 def _to_device(task: Task, device: torch.device) -> Task:
