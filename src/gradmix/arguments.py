@@ -18,7 +18,7 @@ class ManyValues(TyperCommand):
         spelled: list[str] = []
         option = None
         for arg in args:
-            is_option = arg.startswith("-") and not arg[1:2].isdigit()
+            is_option = arg.startswith("-") and not arg[1:2].isdecimal()
             if is_option or option is None:
                 option = arg if arg in many else None
                 spelled.append(arg)
@@ -31,10 +31,10 @@ class ManyValues(TyperCommand):
 
 def parse_class_order(text: str | None) -> str | tuple[int, ...] | None:
     """natural, seed:N, or the classes in order, separated by commas."""
-    if text is None or not text[:1].isdigit():
+    if text is None or not text[:1].isdecimal():
         return text
     parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts):
+    if not all(part.strip().isdecimal() for part in parts):
         raise InputError(
             f"class_order is {text!r}; give natural, seed:1993, or classes like 3,1,0,2"
         )

@@ -6,6 +6,7 @@ is removed by the next one.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sys
@@ -56,6 +57,8 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
 
 
 def _new_temporary(path: Path) -> tuple[Path, BinaryIO]:
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{SUFFIX}")
         file = open(temporary, "xb")  # noqa: SIM115 (the caller closes it)

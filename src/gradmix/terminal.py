@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,7 +19,7 @@ from rich.text import Text
 
 from gradmix.experiments.claims import RunProgress
 from gradmix.experiments.formats import Table as Layout
-from gradmix.experiments.formats import spread
+from gradmix.experiments.formats import one_by_one, spread
 from gradmix.experiments.seeds import seed_range
 from gradmix.experiments.tables import mean_std
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 0.1
 SHOWN_RUNNING = 8
 BARS = "▁▂▃▄▅▆▇█"
+FOLDED = 14  # characters that a label has at least, when it is folded
 
 output = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
@@ -39,7 +41,8 @@ messages = Console(stderr=True, highlight=False)
 
 def printable(value: object) -> str:
     """Names from outside, without what would steer a terminal or cannot be shown."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+    replaced = "\N{REPLACEMENT CHARACTER}"
+    return "".join(c if c.isprintable() or c == "\n" else replaced for c in str(value))
 
 
 @contextmanager
@@ -198,24 +201,56 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def show_results(table: Layout) -> None:
+    """A table of results with its caption; in parts where it is too wide for the terminal."""
+    whole = rich_table(table)
+    fits = natural_width(whole) <= output.width
+    for part in [whole] if fits else map(rich_table, one_by_one(table)):
+        print_table(part)
+    output.print(table.caption, soft_wrap=True, markup=False)
+
+
+def print_table(table: Table) -> None:
+    """Labels are folded where the terminal is narrow; numbers never, then lines are longer."""
+    room = sum(max(0, _width(c) - FOLDED) for c in table.columns if c.overflow == "fold")
+    natural = natural_width(table)
+    if natural > output.width:
+        table.width = max(output.width, natural - room)
+    output.print(table, crop=False)
+
+
+def natural_width(table: Table) -> int:
+    """Of the table with nothing folded."""
+    return sum(map(_width, table.columns)) + 3 * len(table.columns) + 1
+
+
+def _width(column: Column) -> int:
+    texts = [str(column.header), *map(str, column.cells)]
+    return max(cell_len(line) for text in texts for line in [*text.split("\n"), ""])
+
+
+def _label(title: str) -> Column:
+    return Column(title, overflow="fold")
+
+
 def rich_table(layout: Layout) -> Table:
     """A table of results for the terminal."""
     titles = layout.titles
     if len(layout.columns) > 1 and any(layout.groups):
         titles = [f"{group}\n{column}" for group in layout.groups for column in layout.columns]
-    table = Table(*(Column(title, no_wrap=True) for title in (*layout.heads, *titles)))
+    numbers = [Column(Text(printable(title)), no_wrap=True) for title in titles]
+    table = Table(*map(_label, layout.heads), *numbers)
     for labels, cells in layout.rows:
         texts = [Text(cell.text, style="bold" if cell.bold else "") for cell in cells]
-        table.add_row(*labels, *texts)
+        table.add_row(*(Text(printable(label)) for label in labels), *texts)
     return table
 
 
 def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     """One row for each label: the headline metrics over its results."""
     columns = ("average accuracy", "final accuracy", "forgetting")
-    table = Table(
-        Column(no_wrap=True), "seeds", *(Column(name, no_wrap=True) for name in columns), "seconds"
-    )
+    numbers = [Column(name, no_wrap=True) for name in ("seeds", *columns, "seconds")]
+    table = Table(_label(""), *numbers)
     for label, results in rows.items():
         metric = {
             key: spread(*mean_std([result.metrics[key] for result in results]))
@@ -223,7 +258,7 @@ def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
         }
         seeds = seed_range([result.config["seed"] for result in results])
         seconds = statistics.fmean(result.seconds["total"] for result in results)
-        table.add_row(label, seeds, *metric.values(), f"{seconds:.1f}")
+        table.add_row(Text(printable(label)), seeds, *metric.values(), f"{seconds:.1f}")
     return table
 
 

@@ -1,6 +1,7 @@
 """gradmix learn, predict and inspect as a user meets them."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -106,6 +107,15 @@ def test_predict(model, tmp_path):
     assert all(len(entry["classes"]) == 2 for entry in found)
     first = found[0]["classes"]
     assert first[0]["probability"] >= first[1]["probability"]
+
+
+def test_a_zip_of_photos_and_a_folder_for_a_model(tmp_path):
+    shutil.make_archive(str(tmp_path / "photos"), "zip", photos(tmp_path / "photos", "red", "blue"))
+    gradmix("learn", tmp_path / "photos.zip", "--model", tmp_path / "my", *QUICK, "--epochs", 1)
+    assert IncrementalClassifier.load(tmp_path / "my").classes_.tolist() == ["blue", "red"]
+    for place in (tmp_path, "."):
+        with pytest.raises(FileError, match="is a folder; give a file"):
+            gradmix("learn", tmp_path / "photos", "--model", place, *QUICK)
 
 
 def test_names_that_look_like_markup_or_steer_a_terminal(tmp_path):

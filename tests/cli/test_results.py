@@ -43,6 +43,33 @@ def test_a_table_on_the_terminal(store):
     assert "paired t-test" in text
 
 
+def test_numbers_are_never_cut(tmp_path):
+    """On 80 columns, which is what a pipe has."""
+    store = ResultStore(tmp_path).create()
+    for data in ("folder:of/photos/with/[a]/rather/long/name", "mnist", "fashion-mnist"):
+        for mix in ("none", "gradient-keep-original:linear:remix"):
+            for seed in (0, 1):
+                store.save(example(0.5 + seed / 8, mix=mix, seed=seed, data=data))
+    text = gradmix("results", tmp_path, "--against", "none")
+    assert text.count("0.562 ± 0.088") == 2 * 3
+    assert "[a]" in gradmix("results", tmp_path, "--across", "mix").replace("│", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["nosuch"], "nosuch is no folder"),
+        (["nosuch", "--failed"], "nosuch is no folder"),
+        ([None, "--across", "date"], "did you mean 'data'"),
+        ([None, "--against", "mixupp"], "did you mean 'mixup'"),
+        ([None, "--seeds", "²"], "give numbers or ranges"),
+    ],
+)
+def test_mistakes(store, arguments, match):
+    with pytest.raises(GradMixError, match=match):
+        gradmix("results", *(store if word is None else word for word in arguments))
+
+
 def test_filters(store):
     assert len(parsed(store, "--runs")) == 13
     assert len(parsed(store, "--runs", "--data", "digits", "mnist", "--mix", "none")) == 6

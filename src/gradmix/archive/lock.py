@@ -25,6 +25,8 @@ def locked(
     from filelock import FileLock, Timeout
 
     path = Path(path)
+    if not path.name:
+        raise FileError(f"{path} is a folder; give a file")
     name = path.with_name(f".{path.name}.lock")
     lock = FileLock(name)
     try:

@@ -6,7 +6,7 @@ import typer
 
 from gradmix.cli.report import write_demo_report
 from gradmix.cli.run import run_all
-from gradmix.terminal import forgetting_chart, output, results_table
+from gradmix.terminal import forgetting_chart, output, print_table, results_table
 
 
 def demo() -> None:
@@ -30,7 +30,7 @@ def demo() -> None:
     }
     rows = {label: found for label, found in rows.items() if found}
     if rows:
-        output.print(results_table(rows))
+        print_table(results_table(rows))
         output.print(forgetting_chart(rows))
     if not finished:
         raise typer.Exit(130)

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table as RichTable
 
 from gradmix.errors import InputError, ResultError
-from gradmix.terminal import SweepDisplay, messages, output, rich_table
+from gradmix.terminal import SweepDisplay, messages, output, show_results
 
 if TYPE_CHECKING:
     from gradmix.experiments.config import RunConfig
@@ -119,7 +119,6 @@ def _show(
     folder: Path,
 ) -> None:
     """On the terminal and as files."""
-    from gradmix.experiments.formats import one_by_one
     from gradmix.experiments.pages import title_of, write_page
     from gradmix.experiments.sheets import fill, printed
 
@@ -130,10 +129,7 @@ def _show(
     output.print(f"\n[bold]{title_of(reproduction, scale)}[/]", soft_wrap=True)
     output.print(reproduction.about, soft_wrap=True, markup=False)
     for sheet in sheets:
-        table = printed(sheet)
-        for part in one_by_one(table):
-            output.print(rich_table(part))
-        output.print(table.caption, soft_wrap=True, markup=False)
+        show_results(printed(sheet))
     try:
         page, problem = write_page(reproduction, sheets, folder, scale)
     except OSError as error:

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.terminal import messages, output, rich_table
+from gradmix.terminal import messages, output, printable, show_results
 
 if TYPE_CHECKING:
     from gradmix.experiments.results import RunResult
@@ -54,6 +55,8 @@ def results(
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
     found = ResultStore(store)
+    if not found.path.is_dir():
+        raise InputError(f"{store} is no folder; give one with results, before any option")
     wanted: dict[str, Sequence[Any]] = {
         name: values
         for name, values in (("data", data), ("method", method), ("mix", mix))
@@ -72,7 +75,14 @@ def results(
     if runs:
         text = _runs(chosen, metrics, form)
     else:
-        text = _groups(group_results(chosen, by), metrics, against, across, form)
+        groups = group_results(chosen, by)
+        settings = {name for result in everything for name in result.config}
+        if across not in settings:
+            raise UnknownNameError("setting", across, settings)
+        mixes = {result.config["mix"] for result in everything}
+        if against is not None and against not in mixes:
+            raise UnknownNameError("mix", against, mixes)
+        text = _groups(groups, metrics, against, across, form)
     if text:
         typer.echo(text, nl=False)
 
@@ -122,7 +132,7 @@ def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]]) -> None
     for failure in failures:
         c = failure.config
         name = f"{c['data']} {c['method']} {c['mix']} seed {c['seed']}"
-        output.print(f"[bold]{name}[/]", soft_wrap=True)
+        output.print(Text(printable(name), style="bold"), soft_wrap=True)
         output.print(failure.traceback, soft_wrap=True, markup=False)
     output.print(f"{len(failures)} failed runs")
 
@@ -155,7 +165,6 @@ def _written(table: Any, form: str) -> str:
     from gradmix.experiments.formats import to_latex, to_markdown
 
     if form == "table":
-        output.print(rich_table(table))
-        output.print(table.caption, soft_wrap=True)
+        show_results(table)
         return ""
     return to_latex(table) if form == "latex" else to_markdown(table)

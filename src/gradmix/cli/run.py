@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradmix.cli.settings import chosen, with_settings
-from gradmix.terminal import follow, messages, output, results_table, showing_progress
+from gradmix.terminal import (
+    follow,
+    messages,
+    output,
+    print_table,
+    results_table,
+    showing_progress,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -56,7 +63,7 @@ def run(
         print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
     elif results:
         label = f"{data} {configs[0].method} {configs[0].mix}"
-        output.print(results_table({label: results}))
+        print_table(results_table({label: results}))
         output.print(f"results in {store.path}", soft_wrap=True)
     if not finished:
         raise typer.Exit(130)

@@ -9,7 +9,7 @@ import typer
 
 from gradmix.cli.settings import chosen_lists, with_settings
 from gradmix.errors import InputError
-from gradmix.terminal import SweepDisplay, messages, output, rich_table
+from gradmix.terminal import SweepDisplay, messages, output, show_results
 
 if TYPE_CHECKING:
     from gradmix.experiments.config import RunConfig
@@ -136,8 +136,7 @@ def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
 
     if state.results and not as_json:
         table = layout(group_results(state.results))
-        output.print(rich_table(table))
-        output.print(table.caption, soft_wrap=True)
+        show_results(table)
         output.print(f"results in {state.store.path}", soft_wrap=True)
     done, total = len(state.results), len(state.configs)
     if stopped:

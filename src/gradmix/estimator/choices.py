@@ -53,6 +53,7 @@ _LEAST = {
 }
 _MOST = {"threads": 1024, "head_size": 10**7, "image_size": 4096}
 _ABSURD = 2**31
+LARGEST = 1e30
 _OPTIONAL = (
     *("exemplars_per_class", "memory_total", "head_size", "epochs", "tables", "image_size"),
     *("threads", "lr", "alpha", "tau"),
@@ -109,8 +110,8 @@ def _check_number(name: str, value: Any, kind: type, wanted: str) -> None:
     if isinstance(value, bool) or not isinstance(value, kind):
         none = " or None" if name in _OPTIONAL else ""
         raise InputError(f"{name} is {value!r}; it must be {wanted}{none}")
-    if not math.isfinite(value):  # type: ignore[arg-type]
-        raise InputError(f"{name} is {value}; it must be finite")
+    if not abs(value) <= LARGEST:  # type: ignore[arg-type]
+        raise InputError(f"{name} is {str(value)[:40]}; it must be finite, {LARGEST:g} at most")
 
 
 def _check_model(model: Any) -> None:

@@ -41,6 +41,8 @@ def learn_into(
     as the same bits. FileInUseError if another process is at it.
     """
     path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give a file for the model")
     kept = path.with_name(f"{path.name}.checkpoint")
     with locked(path):
         classifier = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from torch.utils.data import Dataset
 from gradmix.data.items import bytes_of, own_class_names, read_items
 from gradmix.data.photos import read_folder, read_image_files
 from gradmix.errors import InputError
+from gradmix.estimator.labels import as_numpy
 
 Array = npt.NDArray[Any]
 _CHANNELS = (1, 3, 4)
@@ -100,10 +102,11 @@ def _read_files(
 ) -> tuple[Tensor, Any]:
     if shape is not None and len(shape) != 3:
         raise InputError(f"{name} are image files; this classifier has learned rows of numbers")
-    if isinstance(X, (str, os.PathLike)) and not Path(X).is_file():
+    single = isinstance(X, (str, os.PathLike))
+    if single and (zipfile.is_zipfile(X) or not Path(X).is_file()):
         x, labels, classes = read_folder(X, shape=shape, size=size, largest=LARGEST_KEPT)
         return x, np.array([classes[label] for label in labels])
-    paths = [X] if isinstance(X, (str, os.PathLike)) else list(X)
+    paths = [X] if single else list(X)
     if shape is None:
         raise InputError(
             f"{name} is {str(paths[0])!r}; to learn, give a folder with a folder of images for "
@@ -115,8 +118,7 @@ def _read_files(
 
 def _read_array(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
     if isinstance(X, Tensor):
-        X = X.detach().cpu()
-        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
+        X = as_numpy(X.float() if X.dtype == torch.bfloat16 else X, name)
     elif isinstance(X, (list, tuple)):
         try:
             X = np.asarray(X) if np.ndim(X) > 2 else X
@@ -168,7 +170,8 @@ def _images(array: Array, name: str) -> Tensor:
             f"{name} has shape {array.shape}; images have 1, 3 or 4 channels, (N, C, H, W) or "
             "(N, H, W, C)"
         )
-    return bytes_of(torch.from_numpy(np.array(array)), name).contiguous()
+    kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+    return bytes_of(torch.from_numpy(np.array(array, dtype=kind)), name).contiguous()
 
 
 def _like(x: Tensor, expected: Layout | None, name: str) -> Tensor:

@@ -81,7 +81,7 @@ class Labels(NamedTuple):
 def read_labels(y: Any, count: int, name: str = "y") -> Array:
     """Labels as a NumPy array of text, integers or booleans, one for each of `count` samples."""
     if isinstance(y, Tensor):
-        y = y.detach().cpu().numpy()
+        y = as_numpy(y, name)
     labels = read_classes(y, name)
     if len(labels) != count:
         raise InputError(
@@ -89,6 +89,18 @@ def read_labels(y: Any, count: int, name: str = "y") -> Array:
             "inconsistent numbers of samples: there must be one label per sample"
         )
     return labels
+
+
+def as_numpy(tensor: Tensor, name: str) -> Array:
+    """A tensor as an array."""
+    try:
+        array: Array = tensor.detach().cpu().numpy()
+    except TypeError as error:  # sparse, or numbers that NumPy does not have
+        raise InputError(
+            f"{name} is {tensor.dtype}, {tensor.layout}, of which no array can be made; "
+            "give a dense tensor of another type"
+        ) from error
+    return array
 
 
 def read_classes(y: Any, name: str = "y") -> Array:

@@ -64,11 +64,20 @@ def _basis(
         return replace(before.basis, params=dict(params))
     mean, std = params["mean"], params["std"]
     computed = channel_statistics(data.x)
-    mean = computed[0] if mean is None else tuple(map(float, mean))
-    std = computed[1] if std is None else tuple(map(float, std))
+    mean = computed[0] if mean is None else _numbers("mean", mean)
+    std = computed[1] if std is None else _numbers("std", std)
     check_statistics(mean, std, data.layout.shape[0])
     model = choose_model(params["model"], data.layout, device)
     return Basis(dict(params), data.layout, model, mean, std, seed)
+
+
+def _numbers(name: str, given: Any) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, given))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} is {given!r}; give a number for each channel or column"
+        ) from error
 
 
 def _check_room(params: Mapping[str, Any], classes: int) -> None:

@@ -17,7 +17,7 @@ def parse_seeds(texts: Sequence[str | int]) -> list[int]:
     for text in map(str, texts):
         first, dash, last = text.partition("-")
         last = last if dash else first
-        if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
             raise InputError(f"seeds has {text!r}; give numbers or ranges, like 0 1 2 or 0-4")
         seeds += range(int(first), int(last) + 1)
     return seeds

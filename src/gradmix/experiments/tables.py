@@ -18,8 +18,13 @@ from gradmix.mixing import ABOUT
 BY = ("data", "method", "mix")
 """What results are grouped by unless said otherwise."""
 
-OF_THE_MIX = ("mix", "alpha", "tau", "tables", "criterion_exemplars", "pairing", "average")
-"""Settings that are only about mixing. Groups that differ in nothing else are rivals."""
+OF_THE_MIX = (
+    *("mix", "alpha", "tau", "tables", "level"),
+    *("criterion_exemplars", "pairing", "average", "criterion", "rolling", "criterion_block"),
+    "analyses",
+)
+"""Settings that are only about mixing, or what is measured. Groups that differ in nothing else
+are rivals."""
 
 LOWER_IS_BETTER = ("forgetting_from_best", "forgetting_from_learned")
 

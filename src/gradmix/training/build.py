@@ -78,7 +78,7 @@ class Design:
 def make_fabric(device: str, precision: str) -> Fabric:
     """Lightning Fabric on one device, which gives device and precision and wraps nothing."""
     accelerator, _, number = device.partition(":")
-    if number and not number.isdigit():
+    if number and not number.isdecimal():
         raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, say, cuda:1")
     try:
         return Fabric(
@@ -86,7 +86,7 @@ def make_fabric(device: str, precision: str) -> Fabric:
             devices=[int(number)] if number else 1,
             precision=precision,  # type: ignore[arg-type]
         )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, TypeError, ImportError) as error:
         raise InputError(f"device is {device!r}, which cannot be used here: {error}") from error
 
 
