@@ -36,3 +36,15 @@ def test_leaving_early_ends_the_workers():
     answers.close()  # or it would take an hour
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
+
+
+def test_ctrl_c_that_joblib_stumbles_over_is_still_one(monkeypatch):
+    def stumble(_):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("cannot join thread before it is started")
+
+    monkeypatch.setattr("joblib.Parallel", lambda **_: stumble)
+    with pytest.raises(KeyboardInterrupt):
+        list(in_processes(math.sqrt, [4.0], 2))

@@ -50,7 +50,11 @@ def in_processes(
             answers = parallel(delayed(work)(item) for item in items)
         for answer in answers:  # noqa: UP028 - `yield from` would close it with its warning
             yield answer
-    except TerminatedWorkerError as error:
+    except Exception as error:
+        if _was_ctrl_c(error):  # over which joblib stumbled
+            raise KeyboardInterrupt from error
+        if not isinstance(error, TerminatedWorkerError):
+            raise
         codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
         raise WorkerError("a worker process died" + (f" ({codes[1]})" if codes else "")) from error
     finally:
@@ -59,6 +63,15 @@ def in_processes(
             warnings.simplefilter("ignore")  # of the generator, that there was more to come
             if hasattr(answers, "close"):
                 answers.close()
+
+
+def _was_ctrl_c(error: BaseException | None) -> bool:
+    """Whether it came up while a Ctrl-C was handled."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
 
 
 def watch_parent(parent: int) -> None:
