@@ -13,6 +13,7 @@ def list_all() -> None:
     from gradmix.data import DATASETS
     from gradmix.methods import METHODS
     from gradmix.mixing import ABOUT
+    from gradmix.mixing.recipes import BLENDS, LABELS, PARTNERS
     from gradmix.models import MODELS
 
     kinds: dict[str, dict[str, tuple[str, str]]] = {
@@ -28,4 +29,7 @@ def list_all() -> None:
             table.add_row(name, summary, source)
         output.print(table)
         output.print()
-    output.print("any mix of your own: partners:blend:labels, like gradient:cutmix:remix")
+    output.print("data of your own: folder:PATH or folder:PATH@SIZE, with a folder for each class")
+    output.print("any mix of your own: partners:blend:labels, like gradient:cutmix:remix, of")
+    for axis, names in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
+        output.print(f"  {axis}: {', '.join(names)}", soft_wrap=True)

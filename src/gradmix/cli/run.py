@@ -88,7 +88,8 @@ def run_all(
     except KeyboardInterrupt:
         if store is not None:  # where one may have come just before
             results = [known for config in configs if (known := store.find(config)) is not None]
-        messages.print(f"stopped: {len(results)} of {len(configs)} runs are finished and kept")
+        done = f"{len(results)} of {len(configs)} runs are finished and kept"
+        messages.print(f"stopped: {done}; the same command goes on", soft_wrap=True)
         return results, False
     return results, True
 

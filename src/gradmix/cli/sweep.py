@@ -140,7 +140,8 @@ def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
         output.print(f"results in {state.store.path}", soft_wrap=True)
     done, total = len(state.results), len(state.configs)
     if stopped:
-        messages.print(f"stopped: {done} of {total} runs are finished and kept")
+        kept = f"{done} of {total} runs are finished and kept"
+        messages.print(f"stopped: {kept}; the same command goes on", soft_wrap=True)
     if state.failures:
         messages.print(
             f"{len(state.failures)} of {total} runs failed; `gradmix results {state.store.path} "
