@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from gradmix.data import StreamedImages, from_folder, load_dataset, split_into_tasks
+from gradmix.data.file_tree import FileTree
 from gradmix.data.image_folder import list_images, read_imagenet
-from gradmix.data.images import FileTree
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError, UnknownNameError
 
 Files = dict[str, bytes]

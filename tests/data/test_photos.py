@@ -121,7 +121,7 @@ def zipped(tmp_path, **kinds):
 
 
 def test_a_file_that_would_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("gradmix.data.images.LARGEST_FILE", 10)
+    monkeypatch.setattr("gradmix.data.file_tree.LARGEST_FILE", 10)
     with pytest.raises(CorruptFileError, match="bytes, of 10 at most"):
         read_folder(zipped(tmp_path))
 

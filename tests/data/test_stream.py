@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from gradmix.data.images import FileTree, ImageFiles
+from gradmix.data.file_tree import FileTree
+from gradmix.data.images import ImageFiles
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, InputError
 

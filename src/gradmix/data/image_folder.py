@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from gradmix.data.datasets import DataSet, channel_statistics
+from gradmix.data.file_tree import FileTree
 from gradmix.data.images import (
     RESAMPLING,
     Failure,
-    FileTree,
     Header,
     ImageFiles,
     read_headers,

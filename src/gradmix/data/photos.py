@@ -8,8 +8,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from gradmix.data.file_tree import FileTree
 from gradmix.data.image_folder import find_classes
-from gradmix.data.images import Failure, FileTree, ImageFiles, read_headers
+from gradmix.data.images import Failure, ImageFiles, read_headers
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are read at most
