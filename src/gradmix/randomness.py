@@ -21,6 +21,8 @@ from gradmix.errors import InputError
 
 CPU_STATE = 5056  # bytes of a CPU generator's state: its seed, places, 624 numbers, a normal one
 
+_ANY_SEED = np.random.SeedSequence(0)
+
 
 class RandomStreams:
     """Named generators derived from one seed.
@@ -90,11 +92,12 @@ class RandomStreams:
         for name in self._device.keys() | device.keys():  # consumers hold the generators: refill
             saved = device[name] if name in device else self._fresh_device(name).get_state()
             self._device.setdefault(name, torch.Generator(self.place)).set_state(saved)
-        for name in self._host.keys() | host.keys():
-            if name in host:
-                self.host(name).bit_generator.state = json.loads(host[name])
-            else:
-                self.host(name).bit_generator.state = self._fresh_host(name).bit_generator.state
+        for name in self._host.keys() - host.keys():
+            self._host[name].bit_generator.state = self._fresh_host(name).bit_generator.state
+        for name, text in host.items():
+            if name not in self._host:  # of any seed: its state follows
+                self._host[name] = np.random.Generator(np.random.PCG64(_ANY_SEED))
+            self._host[name].bit_generator.state = json.loads(text)
 
 
 def _check_stream(name: Any, saved: torch.Tensor) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints: exact from any event on, seldom enough, and only of the run they are of."""
 
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -301,12 +302,20 @@ def test_a_checkpoint_of_another_run_is_not_continued(tmp_path, about, benchmark
     assert pytest.importorskip("re").search(expected, message)
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda _: b"", lambda _: b"\x80\x04."])
+@pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda _: b"", lambda _: b"PK"])
 def test_a_damaged_checkpoint_is_not_continued(tmp_path, damage):
     file, said = started(tmp_path), []
     file.path.write_bytes(damage(file.path.read_bytes()))
     assert not keeper(file.path, make_training("er"), say=said.append).resume()
     assert said[0].startswith(f"starting anew: {file.path} cannot be used")
+
+
+@pytest.mark.parametrize("content", [b"my notes", pickle.dumps({})])
+def test_a_file_that_is_no_archive_is_refused_and_stays(tmp_path, content):
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(FileError, match="is no checkpoint; give another path"):
+        keeper(tmp_path / "f", make_training("er")).resume()
+    assert (tmp_path / "f").read_bytes() == content
 
 
 def test_a_file_of_another_kind_is_refused_and_stays(tmp_path):

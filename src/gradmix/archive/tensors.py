@@ -145,7 +145,8 @@ def _read(entry: Entry, fill: Fill) -> Tensor:
         fill(flat.numpy().data)
         if entry.dtype is torch.bool and len(flat) and int(flat.max()) > 1:
             raise Damaged(f"its tensor {entry.name!r} has booleans other than 0 and 1")
-        return flat.view(entry.dtype).view(entry.shape)
+        typed = flat if entry.dtype is torch.uint8 else flat.view(entry.dtype)
+        return typed if len(entry.shape) == 1 else typed.view(entry.shape)
     except RuntimeError as error:  # PyTorch's: no such memory, no such shape
         reason = str(error).splitlines()[0]
         raise Damaged(f"its tensor {entry.name!r} cannot be made: {reason}") from None

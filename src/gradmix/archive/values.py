@@ -25,6 +25,8 @@ from gradmix.errors import InputError
 DEPTH = 64
 """How deep values may be nested; training states are at most 8 deep."""
 
+_NESTED = (dict, list)
+
 
 class Damaged(Exception):  # noqa: N818 (never seen outside: readers make a FileError of it)
     """What is wrong with a file."""
@@ -87,15 +89,20 @@ class Encoder:
 def decode(value: Any, tensors: dict[str, Tensor], depth: int = 0) -> Any:
     """The value that was encoded; every tensor is taken out of `tensors`."""
     kind = type(value)  # JSON's own types, none derived from them
-    if kind is not dict and kind is not list:
+    if kind not in _NESTED:
         return value
     if depth > DEPTH:
         raise Damaged(f"its values are nested more than {DEPTH} deep")
     if kind is list:
-        return [decode(item, tensors, depth + 1) for item in value]
+        return [
+            decode(item, tensors, depth + 1) if type(item) in _NESTED else item for item in value
+        ]
     marks = [key for key in value if key[:1] == "$"]
     if not marks:
-        return {key: decode(item, tensors, depth + 1) for key, item in value.items()}
+        return {
+            key: decode(item, tensors, depth + 1) if type(item) in _NESTED else item
+            for key, item in value.items()
+        }
     content = value[marks[0]]
     if marks == ["$float"] and content in ("nan", "inf", "-inf"):
         return float(content)

@@ -27,6 +27,7 @@ from gradmix.estimator.learned import (
 from gradmix.estimator.report import Report, means
 from gradmix.estimator.stopping import EarlyStopping, hold_out
 from gradmix.memory import ReplayMemory, random_priority
+from gradmix.randomness import RandomStreams
 from gradmix.ranking import first_of_each_class
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.evaluate import count_correct
@@ -80,7 +81,8 @@ class Call:
         outputs = basis.outputs(1 if before else known)
         device = fabric.device
         empty = before is not None and isinstance(basis.model, str)
-        self.method = basis.new_method(choices, outputs, size, device, empty=empty)
+        streams = RandomStreams(basis.seed, device)
+        self.method = basis.new_method(choices, outputs, size, streams, empty=empty)
         given = Samples(samples.x.to(device), samples.y.to(device))
         past = None if before is None else before.training_state()
         if past is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -298,10 +299,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         `model` is the network if it was one of your own, `device` another than was used before.
         """
-        params, learned = files.read(path, cls._get_param_names(), model, device)
+        names = _names_of(cls)  # type: ignore[arg-type]  # classes can be hashed
+        params, learned = files.read(path, names, model, device)
         classifier = cls(**params)
         classifier._take(learned)
         return classifier
+
+
+@cache
+def _names_of(kind: type[BaseEstimator]) -> tuple[str, ...]:
+    """Of its parameters."""
+    return tuple(kind._get_param_names())
 
 
 def _plain(value: Any) -> Any:

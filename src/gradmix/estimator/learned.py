@@ -50,10 +50,14 @@ class Basis:
         return known if size is None else int(size)
 
     def new_method(
-        self, choices: Choices, outputs: int, num_classes: int, device: torch.device, **kwargs: Any
+        self,
+        choices: Choices,
+        outputs: int,
+        num_classes: int,
+        streams: RandomStreams,
+        **kwargs: Any,
     ) -> Method:
-        """A method with a new network and random streams at their beginning."""
-        streams = RandomStreams(self.seed, device)
+        """A method with a new network."""
         return choices.design.build(
             lambda: choices.network(self.layout, outputs),
             num_classes,
@@ -188,8 +192,10 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     outputs, size = structure["outputs"], params["head_size"]
     if size not in (None, outputs):
         raise ValueError(f"head_size is {size}, and there are {outputs} outputs")
+    streams = RandomStreams(basis.seed, place)
+    streams.load_state_dict(saved["streams"])  # at once: seeding takes time
     empty = isinstance(network, str)
-    method = basis.new_method(choices, outputs, max(known, outputs), place, empty=empty)
+    method = basis.new_method(choices, outputs, max(known, outputs), streams, empty=empty)
     load_method(method, saved, place)
     holdout = new_holdout(params)
     if holdout is not None:
@@ -209,7 +215,7 @@ def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) 
     with torch.device("meta") if method.head.weight.is_meta else nullcontext():
         method.rebuild(state["structure"])
     method.load_state_dict(state)
-    method.streams.load_state_dict(dict(saved["streams"]))
+    method.streams.load_state_dict(saved["streams"])
 
 
 def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
@@ -221,7 +227,7 @@ def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
 def _largest(networks: Mapping[str, Mapping[str, Tensor]]) -> int:
     """What no number of outputs or parts in a saved structure can exceed."""
     tensors = [value for saved in networks.values() for value in saved.values()]
-    return max(len(tensors), *(len(value) for value in tensors if value.numel() and value.ndim))
+    return max(len(tensors), *(value.shape[0] for value in tensors if value.numel() and value.ndim))
 
 
 def _name(model: Any) -> str | None:

@@ -107,7 +107,7 @@ def spread(mean: float, std: float | None, digits: int = 3, sign: str = "") -> s
     >>> spread(0.5, 0.0125), spread(0.5, None, sign="+")
     ('0.500 ± 0.013', '+0.500')
     """
-    text = f"{mean:{sign}.{digits}f}"
+    text = f"{round(mean, digits) + 0.0:{sign}.{digits}f}"  # no -0.000
     return text if std is None else f"{text} ± {std:.{digits}f}"
 
 

@@ -186,7 +186,7 @@ def _theirs(cell: Cell | None, digits: int) -> list[formats.Cell]:
     if cell is None or cell.paper is None or cell.difference is None:
         return [formats.Cell("–"), formats.Cell("")]
     paper = spread(cell.paper.mean, cell.paper.std, digits)
-    return [formats.Cell(paper), formats.Cell(f"{cell.difference:+.{digits}f}")]
+    return [formats.Cell(paper), formats.Cell(spread(cell.difference, None, digits, "+"))]
 
 
 def _best(sheet: Sheet) -> set[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -175,8 +176,8 @@ class ReplayMemory:
         """Take over a saved memory, exactly; one that is over this budget is refused."""
         x, y, priority = state["x"], state["y"], state["priority"]
         if len(y):
-            counts = y.unique(return_counts=True)[1].cpu()
-            if bool((counts > self._shares(len(counts))).any()):
+            counts = np.unique(y.numpy(force=True), return_counts=True)[1]
+            if (counts > self._shares(len(counts)).numpy()).any():
                 raise InputError(f"the saved memory of {len(y)} exemplars is over this budget")
         self.x, self.y, self._priority = x, y, priority
         self.extras = dict(state["extras"])

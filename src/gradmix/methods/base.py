@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -105,7 +106,6 @@ class Method:
         self.seen = 0  # classes met, the current task's included
         self.new: Tensor | None = None  # (S, |B1|) pool indices of each step's new samples
         self.plan: Plan | None = None  # the epoch's batches
-        self.optimizer: torch.optim.Optimizer = self.new_optimizer()
 
     @classmethod
     def check_mix(cls, recipe: Recipe | None) -> None:
@@ -115,6 +115,11 @@ class Method:
                 f"mix has {recipe.partners!r} partners, which protect a memory, and "
                 f"{cls.__name__} replays none; give a mix without gradients"
             )
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The current stage's, which replaces the last one's."""
+        return self.new_optimizer()
 
     # --- the network ------------------------------------------------------------------------
 

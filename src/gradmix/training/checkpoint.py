@@ -25,6 +25,7 @@ KIND = "checkpoint"
 CONTENTS = 3  # changes whenever a state of training comes to mean something else
 EVERY_SECONDS = 30.0
 SHARE = 0.01  # of the run's time that saving may take
+ZIP = b"PK"  # what an archive begins with
 FIRST_GUESS = (0.01, 200e6)  # what the first save is taken to cost: seconds, and bytes a second
 
 
@@ -168,7 +169,11 @@ class Checkpoint:
         return True
 
     def _refuse_others(self) -> None:
-        """FileError if the file is of another kind: a checkpoint must not take its place."""
+        """FileError if the file is something else: a checkpoint must not take its place."""
+        if self.path.is_file():
+            with self.path.open("rb") as file:
+                if file.read(len(ZIP)) not in (b"", ZIP):
+                    raise FileError(f"{self.path} is no checkpoint; give another path")
         try:
             kind = read_manifest(self.path).kind
         except FileError:  # damaged, as far as anybody can tell
