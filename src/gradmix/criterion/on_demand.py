@@ -52,8 +52,8 @@ class PairsOnDemand:
         self._asked = self._negative = 0
 
     @cached_property
-    def _shortlist(self) -> Neighbours | Clusters:
-        return SHORTLISTS[self._search](self.sketch, self.score)
+    def _shortlist(self) -> Clusters | Neighbours:
+        return SHORTLISTS[self._search](self.sketch)
 
     @property
     def negative_rate(self) -> float:

@@ -1,27 +1,23 @@
 """Which classes are worth scoring as the best partner of a class, where all are too many.
 
-Two ways, each a few candidates for every class asked for; `on_demand.py` scores them and takes the
-best.
+The gradient of a mix is near the mix of the gradients, and with that
 
-* "neighbours". The gradient of a mix is near the mix of the gradients, and with that
+    score(a, b) ≈ λ² u_a + λ(1−λ) (h_a · X_b + h_b · X_a + v_a + v_b) + (1−λ)² u_b
 
-      score(a, b) ≈ λ² u_a + λ(1−λ) (h_a · X_b + h_b · X_a + v_a + v_b) + (1−λ)² u_b
+where δ = softmax(z) − y, h = Ḡ_wᵀ δ, v = ḡ_b · δ and u = δ · s: but for what is of a alone, an
+inner product of a query of a and a key of b (`Linearised`). The softmax of a mix keeps it from
+being the score, but the best partners are among its best. Two ways to find those without all K²
+products; `on_demand.py` scores them and takes the best.
 
-  where δ = softmax(z) − y, h = Ḡ_wᵀ δ, v = ḡ_b · δ and u = δ · s: an inner product of what is known
-  of a and what is known of b, which an index of nearest neighbours (faiss) searches. The softmax
-  of a mix keeps it from being more than a way to find candidates.
-* "clusters". Classes that resemble each other have like partners. The class nearest the centre of
-  each cluster is scored with the other centres' and then with the members of the best clusters;
-  the best of these are the candidates of its whole cluster.
-
-A few classes help nearly everybody: those with the highest u. An index or an unlucky cluster may
-miss them, so they are half of every shortlist.
+* "clusters". Classes that resemble each other have like partners. The mean query of each of √K
+  clusters finds many candidates, and each class of it chooses among them by its own query.
+* "neighbours". An index of nearest neighbours (faiss) finds them. With one more coordinate all keys
+  have the same length, and then the largest inner product is the smallest distance.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -37,10 +33,8 @@ from gradmix.criterion.sketch import (
 )
 from gradmix.errors import InputError
 
-SHORTLIST = 32
-PROBED = 4  # clusters whose members are looked at
-
-Score = Callable[[Tensor, Tensor, Tensor], Tensor]  # places of classes a, b and λ → scores
+SHORTLIST = 16
+WIDE = 256  # candidates that the classes of a cluster choose among
 
 
 class ClassVectors(NamedTuple):
@@ -50,11 +44,6 @@ class ClassVectors(NamedTuple):
     h: Tensor  # (K, d)
     v: Tensor  # (K,)
     u: Tensor  # (K,)
-
-    @property
-    def joined(self) -> Tensor:
-        """Embeddings and h of like size, for distances between classes, (K, 2 d)."""
-        return torch.cat([part / _mean_norm(part) for part in self[:2]], 1)
 
 
 def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
@@ -96,103 +85,98 @@ def _sample_vectors(
     return h, v, (delta * s).sum(1)
 
 
-def hubs(vectors: ClassVectors, size: int) -> Tensor:
-    """Places of the classes that help most by themselves, half a shortlist."""
-    return vectors.u.topk(min(size // 2, len(vectors.u))).indices
+class Linearised:
+    """The linearised criterion of the classes in a sketch, as queries and keys."""
+
+    def __init__(self, sketch: Sketch) -> None:
+        X, h, v, u = class_vectors(sketch)
+        self.keys = torch.cat([h, X, v[:, None], u[:, None]], 1)
+        self._own = torch.cat([X, h, torch.ones_like(v)[:, None]], 1)
+
+    def queries(self, own: Tensor, lam: Tensor | float) -> Tensor:
+        """Of the classes at `own`, (N, 2 d + 2); products with keys rise with the score."""
+        ratio = torch.as_tensor(lam).to(self.keys).expand(len(own))[:, None]
+        return torch.cat([ratio * self._own[own], 1 - ratio], 1)
+
+    def every(self, lam: float) -> Tensor:
+        """The queries of all classes."""
+        return self.queries(torch.arange(len(self.keys), device=self.keys.device), lam)
 
 
-def _mean_norm(rows: Tensor) -> float:
-    norms = rows.abs() if rows.ndim == 1 else rows.norm(dim=1)
-    return max(float(norms.mean()), 1e-30)
+class Clusters:
+    """Candidates among those that are best for a whole cluster of classes."""
+
+    def __init__(self, sketch: Sketch, size: int = SHORTLIST, wide: int = WIDE) -> None:
+        self._linear = linear = Linearised(sketch)
+        self._wide, self._size = (min(number, len(linear.keys)) for number in (wide, size))
+        d = sketch.embeddings.shape[1]
+        parts = linear.keys[:, :d], linear.keys[:, d : 2 * d]
+        points = torch.cat([part / _mean_norm(part) for part in parts], 1)
+        self._cluster = k_means(points, max(1, int(len(points) ** 0.5)))
+        self._shared: dict[float, Tensor] = {}
+
+    def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
+        """Places of classes for those at `own`, (N, shortlist)."""
+        result = own.new_empty(len(own), self._size)
+        for ratio in lam.unique().tolist():
+            if ratio not in self._shared:
+                self._shared[ratio] = self._of_clusters(ratio)
+            rows = (lam == ratio).nonzero().squeeze(1)
+            rows = rows[self._cluster[own[rows]].argsort(stable=True)]
+            sizes = self._cluster[own[rows]].bincount(minlength=len(self._shared[ratio]))
+            for group, shared in zip(rows.split(sizes.tolist()), self._shared[ratio], strict=True):
+                for part in group.split(BLOCK_ELEMENTS // self._wide):
+                    scores = self._linear.queries(own[part], ratio) @ self._linear.keys[shared].T
+                    result[part] = shared[scores.topk(self._size, dim=1).indices]
+        return result
+
+    def _of_clusters(self, lam: float) -> Tensor:
+        """What the classes of each cluster choose among, (clusters, wide)."""
+        keys, sizes = self._linear.keys, self._cluster.bincount()
+        total = keys.new_zeros(len(sizes), keys.shape[1])
+        total.index_add_(0, self._cluster, self._linear.every(lam))
+        parts = (total / sizes[:, None]).split(max(1, BLOCK_ELEMENTS // len(keys)))
+        return torch.cat([(part @ keys.T).topk(self._wide, dim=1).indices for part in parts])
 
 
 class Neighbours:
-    """Candidates by the nearest neighbours of a class in faiss's index of all classes."""
+    """Candidates by faiss's index of nearest neighbours."""
 
-    def __init__(self, sketch: Sketch, score: Score, size: int = SHORTLIST) -> None:
+    def __init__(self, sketch: Sketch, size: int = SHORTLIST) -> None:
         faiss: Any = importlib.import_module("faiss")
-        self._vectors = vectors = class_vectors(sketch)
-        self._hubs = hubs(vectors, size)
-        self._size = min(size - len(self._hubs), len(vectors.u))
-        # Columns are brought to one size, which queries undo: lists of the index depend on it.
-        self._scale = [_mean_norm(part) for part in vectors]
-        keys = torch.cat([*self._scaled(vectors.h, vectors.X), self._one(vectors)], 1)
+        self._linear = linear = Linearised(sketch)
+        self._size = min(size, len(linear.keys))
+        # Columns of queries are brought to one size, which keys undo: distances depend on it.
+        self._scale = linear.every(0.5).pow(2).mean(0).sqrt().clamp(min=1e-20)
+        keys = linear.keys * self._scale
+        keys = keys / keys.norm(dim=1).amax().clamp(min=1e-20)
+        rest = (1 - keys.pow(2).sum(1)).clamp(min=0).sqrt()
+        points = torch.cat([keys, rest[:, None]], 1).float().cpu().numpy()
         faiss.omp_set_num_threads(torch.get_num_threads())
-        number, lists = len(keys), max(1, int(2 * len(keys) ** 0.5))
-        flat = faiss.IndexFlatIP(keys.shape[1])
-        if number < 1000:
-            self._index = flat
-        else:
-            self._index = faiss.IndexIVFFlat(flat, keys.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
+        self._index = faiss.IndexFlatL2(points.shape[1])
+        if len(points) >= 1000:
+            lists = int(2 * len(points) ** 0.5)
+            self._index = faiss.IndexIVFFlat(self._index, points.shape[1], lists)
             self._index.cp.niter = 5
             self._index.cp.max_points_per_centroid = 64
             self._index.cp.seed = 0
             self._index.nprobe = max(8, lists // 16)
-            self._index.train(keys.cpu().numpy())
-        self._index.add(keys.cpu().numpy())
-
-    def _scaled(self, h: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
-        return h / self._scale[1], X / self._scale[0]
-
-    def _one(self, vectors: ClassVectors) -> Tensor:
-        return torch.stack([vectors.v / self._scale[2], vectors.u / self._scale[3]], 1)
+            self._index.train(points)
+        self._index.add(points)
 
     def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
         """Places of classes for those at `own`, (N, shortlist); -1 where there are no more."""
-        vectors, cross = self._vectors, (lam * (1 - lam))[:, None]
-        X_scale, h_scale, v_scale, u_scale = self._scale
-        parts = [vectors.X[own] * cross * h_scale, vectors.h[own] * cross * X_scale]
-        parts += [cross * v_scale, (1 - lam)[:, None] ** 2 * u_scale]
-        queries = F.normalize(torch.cat([part.to(vectors.X) for part in parts], 1), dim=1)
-        found = self._index.search(queries.float().cpu().numpy(), self._size)[1]
-        found = torch.from_numpy(found).to(own.device)
-        return torch.cat([found, self._hubs.expand(len(own), -1)], 1)
+        queries = F.normalize(self._linear.queries(own, lam) / self._scale, dim=1)
+        points = F.pad(queries, (0, 1)).float().cpu().numpy()
+        return torch.from_numpy(self._index.search(points, self._size)[1]).to(own.device)
 
 
-class Clusters:
-    """Candidates that are shared by a whole cluster of classes."""
-
-    def __init__(self, sketch: Sketch, score: Score, size: int = SHORTLIST) -> None:
-        vectors = class_vectors(sketch)
-        points = vectors.joined
-        self._hubs = hubs(vectors, size)
-        self._score, self._size = score, min(size - len(self._hubs), len(points))
-        self._cluster, self._centre = k_means(points, max(1, int(len(points) ** 0.5)))
-        self._found: dict[float, Tensor] = {}
-
-    def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
-        """Places of classes for those at `own`, (N, shortlist); -1 where there are no more."""
-        result = torch.full((len(own), self._size), -1, device=own.device)
-        for ratio in lam.unique().tolist():
-            if ratio not in self._found:
-                self._found[ratio] = self._candidates(ratio)
-            chosen = lam == ratio
-            result[chosen] = self._found[ratio][self._cluster[own[chosen]]]
-        return torch.cat([result, self._hubs.expand(len(own), -1)], 1)
-
-    def _candidates(self, lam: float) -> Tensor:
-        """The shortlist of every cluster, (clusters, shortlist)."""
-        centre, number = self._centre, len(self._centre)
-        left, right = (part.flatten() for part in torch.meshgrid(centre, centre, indexing="ij"))
-        between = self._score(left, right, torch.full_like(left, lam, dtype=torch.float64))
-        probed = between.view(number, number).topk(min(PROBED, number), dim=1).indices
-        looked_at = torch.zeros(number, number, dtype=torch.bool, device=centre.device)
-        looked_at.scatter_(1, probed, True)
-        of, member = looked_at[:, self._cluster].nonzero().unbind(1)  # in order of the cluster
-        scores = self._score(centre[of], member, torch.full_like(of, lam, dtype=torch.float64))
-        order = scores.argsort(descending=True, stable=True)
-        order = order[of[order].argsort(stable=True)]  # by cluster, the best first
-        sizes = of.bincount(minlength=number)
-        rank = torch.arange(len(of), device=of.device)
-        rank -= torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
-        first = rank < self._size
-        result = torch.full((number, self._size), -1, device=of.device)
-        result[of[order][first], rank[first]] = member[order][first]
-        return result
+def _mean_norm(rows: Tensor) -> float:
+    return max(float(rows.norm(dim=1).mean()), 1e-30)
 
 
-def k_means(points: Tensor, number: int, rounds: int = 5) -> tuple[Tensor, Tensor]:
-    """The cluster of every point, (n,), and the point nearest to each cluster's centre.
+def k_means(points: Tensor, number: int, rounds: int = 5) -> Tensor:
+    """The cluster of every point, (n,).
 
     Lloyd's algorithm from evenly spaced points: it needs no luck, for clusters only guide a search.
     Clusters that end up empty are dropped.
@@ -203,12 +187,8 @@ def k_means(points: Tensor, number: int, rounds: int = 5) -> tuple[Tensor, Tenso
         counts = nearest.bincount(minlength=number)
         total = torch.zeros_like(centres).index_add_(0, nearest, points)
         centres = torch.where(counts[:, None] > 0, total / counts.clamp(min=1)[:, None], centres)
-    kept, cluster = _nearest(points, centres).unique(return_inverse=True)
-    distance = (points - centres[kept][cluster]).pow(2).sum(1)
-    order = distance.argsort(stable=True)
-    order = order[cluster[order].argsort(stable=True)]
-    sizes = cluster.bincount()
-    return cluster, order[sizes.cumsum(0) - sizes]
+    cluster: Tensor = _nearest(points, centres).unique(return_inverse=True)[1]
+    return cluster
 
 
 def _nearest(points: Tensor, centres: Tensor) -> Tensor:
@@ -227,7 +207,7 @@ def require_faiss() -> None:
         )
 
 
-SHORTLISTS: dict[str, type[Neighbours] | type[Clusters]] = {
-    "neighbours": Neighbours,
+SHORTLISTS: dict[str, type[Clusters] | type[Neighbours]] = {
     "clusters": Clusters,
+    "neighbours": Neighbours,
 }
