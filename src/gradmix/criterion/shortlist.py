@@ -35,6 +35,7 @@ from gradmix.errors import InputError
 
 SHORTLIST = 16
 WIDE = 256  # candidates that the classes of a cluster choose among
+FLAT = 6000  # classes up to which the index compares all; faiss wants 39 for each of its lists
 
 
 class ClassVectors(NamedTuple):
@@ -154,7 +155,7 @@ class Neighbours:
         points = torch.cat([keys, rest[:, None]], 1).float().cpu().numpy()
         faiss.omp_set_num_threads(torch.get_num_threads())
         self._index = faiss.IndexFlatL2(points.shape[1])
-        if len(points) >= 1000:
+        if len(points) > FLAT:
             lists = int(2 * len(points) ** 0.5)
             self._index = faiss.IndexIVFFlat(self._index, points.shape[1], lists)
             self._index.cp.niter = 5
