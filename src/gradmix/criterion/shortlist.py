@@ -34,7 +34,7 @@ from gradmix.criterion.sketch import (
 from gradmix.errors import InputError
 
 SHORTLIST = 16
-WIDE = 256  # candidates that the classes of a cluster choose among
+WIDE = 2048  # candidates that the classes of a cluster choose among
 FLAT = 6000  # classes up to which the index compares all; faiss wants 39 for each of its lists
 
 
