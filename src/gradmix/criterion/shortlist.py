@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from gradmix.criterion.sketch import (
     BLOCK_ELEMENTS,
+    Outputs,
     Sketch,
     named_in_tail,
     places_in_tail,
@@ -34,7 +35,7 @@ from gradmix.criterion.sketch import (
 from gradmix.errors import InputError
 
 SHORTLIST = 16
-WIDE = 2048  # candidates that the classes of a cluster choose among
+WIDE = 4096  # candidates that the classes of a cluster choose among
 FLAT = 6000  # classes up to which the index compares all; faiss wants 39 for each of its lists
 
 
@@ -51,12 +52,15 @@ def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
     """Of every class in a sketch, with the softmax of its samples as far as the sketch knows it."""
     position = torch.repeat_interleave(sketch.counts)
     width = 2 * sketch.top.shape[1] * sketch.embeddings.shape[1] + 4 * len(sketch.tail)
-    every, place = torch.arange(len(position), device=position.device), places_in_tail(sketch)
+    every = torch.arange(len(position), device=position.device)
+    place, outputs = places_in_tail(sketch), Outputs(sketch)
     X = sketch.embeddings
     h, v, u = torch.empty_like(X), X.new_empty(len(X)), X.new_empty(len(X))
     for index in every.split(max(1, block // width)):
         # Into one place: many small results between large blocks would leave memory in pieces.
-        h[index], v[index], u[index] = _sample_vectors(sketch, index, position[index], place)
+        h[index], v[index], u[index] = _sample_vectors(
+            sketch, outputs, X[index], position[index], place
+        )
 
     def mean(values: Tensor) -> Tensor:
         total = values.new_zeros(len(sketch.classes), *values.shape[1:])
@@ -67,11 +71,11 @@ def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
 
 
 def _sample_vectors(
-    sketch: Sketch, index: Tensor, position: Tensor, place: Tensor
+    sketch: Sketch, outputs: Outputs, X: Tensor, position: Tensor, place: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """h, v and u of some samples."""
+    """h, v and u of samples of the classes at `position`."""
     top = sketch.top[position]
-    z, s = torch.cat([sketch.on_top[index], sketch.on_tail[index]], 2).unbind(1)
+    z, s = (values.squeeze(1) for values in outputs.at(top, X[:, None]))
     named = named_in_tail(place[top], len(sketch.tail))
     free = (~named).sum(1, keepdim=True)
     weight = ((len(sketch.rows) - top.shape[1]) / free.clamp(min=1)).log()

@@ -5,8 +5,9 @@ the rest is a long tail of small terms. A sketch keeps, for every class, the `to
 exemplars favour, on which scores are exact, and one random sample of all outputs, from which the
 sum over the tail is estimated. With the sample as large as the head the score is the exact one.
 
-Outputs of other classes' favourites are inner products with rows of the head and of ḡ_buf, so
-logits are needed only once, block by block, to find the favourites and ḡ_buf.
+Logits and projections are linear in the embedding, so those of a mix, where they are needed, are
+inner products of the mixed embedding with rows of the head and of ḡ_buf. All logits are needed
+only once, block by block, to find the favourites and ḡ_buf.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gradmix.criterion.pairing import class_positions
 from gradmix.types import LinearHead
 
 TOP = 64
-TAIL = 512
+TAIL = 1024
 MOST_EXEMPLARS = 8
 BLOCK_ELEMENTS = 2**21
 """How many numbers are computed at once; a few such blocks are alive at a time.
@@ -41,8 +42,6 @@ class Sketch(NamedTuple):
     biases: Tensor  # (C, 2)
     top: Tensor  # (K, T) favourite outputs, its own label first
     tail: Tensor  # (R,) the sample of outputs, in order
-    on_top: Tensor  # (n, 2, T) logits and projections at the class's favourites
-    on_tail: Tensor  # (n, 2, R) and at the sample
 
 
 def logits_pass(
@@ -119,7 +118,6 @@ def make_sketch(
         pairing=pairing,
         most=most,
         tail=tail,
-        block=block,
         generator=generator,
     )
 
@@ -134,7 +132,6 @@ def describe(
     pairing: str = "one-to-one",
     most: int = MOST_EXEMPLARS,
     tail: int = TAIL,
-    block: int = BLOCK_ELEMENTS,
     generator: torch.Generator | None = None,
 ) -> Sketch:
     """The sketch, from what `logits_pass` found of exemplars in order of their labels."""
@@ -148,41 +145,28 @@ def describe(
     biases = torch.stack([zero if b is None else b for b in (head.bias, gradient.bias)], 1)
     device, outputs = labels.device, len(head.weight)
     drawn = torch.randperm(outputs, generator=generator, device=device)[:tail].sort().values
-    position = torch.repeat_interleave(counts)
-    on_top, on_tail = (
-        embeddings.new_empty(len(embeddings), 2, number)
-        for number in (favourites.shape[1], len(drawn))
-    )
-    each = 2 * max(favourites.shape[1] * embeddings.shape[1], len(drawn))
-    for some in torch.arange(len(position), device=device).split(_chunk(block, each)):
-        X = embeddings[some]
-        on_top[some] = _values(rows, biases, favourites[position[some]], X[:, None]).squeeze(1)
-        on_tail[some] = _values(rows, biases, drawn[None], X[None]).squeeze(0)
     left, right = class_positions(counts, pairing)
-    return Sketch(
-        classes,
-        counts,
-        left,
-        right,
-        embeddings,
-        rows,
-        biases,
-        favourites,
-        drawn,
-        on_top,
-        on_tail,
-    )
+    return Sketch(classes, counts, left, right, embeddings, rows, biases, favourites, drawn)
 
 
-def _chunk(block: int, each: int) -> int:
-    return max(1, block // each)
+class Outputs:
+    """Logits and projections of embeddings at favourites and at the sample."""
 
+    def __init__(self, sketch: Sketch) -> None:
+        self._rows, self._biases = sketch.rows, sketch.biases
+        self._tail = take(sketch.rows, sketch.tail).transpose(0, 1).flatten(0, 1)  # (2 R, d)
+        self._tail_bias = sketch.biases[sketch.tail].T.flatten()
 
-def _values(rows: Tensor, biases: Tensor, outputs: Tensor, X: Tensor) -> Tensor:
-    """Logits and projections of samples X (P, M, d) at `outputs` (P, T): (P, M, 2, T)."""
-    chosen = take(rows, outputs).flatten(1, 2)  # (P, 2 T, d)
-    values: Tensor = (X @ chosen.mT).unflatten(2, (-1, 2)).transpose(2, 3)
-    return values + take(biases, outputs).transpose(1, 2)[:, None]
+    def at(self, top: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Of X (P, M, d) at favourites `top` (P, T), then at the sample: each (P, M, T + R)."""
+        rows = take(self._rows, top).flatten(1, 2)  # (P, 2 T, d)
+        on_top = (X @ rows.mT).unflatten(2, (-1, 2)) + take(self._biases, top)[:, None]
+        flat = torch.addmm(self._tail_bias, X.flatten(0, 1), self._tail.T)
+        on_tail = flat.view(*X.shape[:2], 2, -1)
+        logits, projections = (
+            torch.cat([on_top[..., kind], on_tail[..., kind, :]], 2) for kind in (0, 1)
+        )
+        return logits, projections
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
@@ -201,40 +185,31 @@ def pair_scores(
 ) -> Tensor:
     """Scores of class pairs, given by their places in `sketch.classes`; `lam` weights `own`."""
     (tops, pairs), d = (sketch.top.shape[1], sketch.left.shape[1]), sketch.embeddings.shape[1]
-    step = _chunk(block, max(4 * tops * d, 4 * pairs * (2 * tops + len(sketch.tail))))
-    place = places_in_tail(sketch)
+    step = max(1, block // max(4 * tops * d, 4 * pairs * (2 * tops + len(sketch.tail))))
+    place, outputs = places_in_tail(sketch), Outputs(sketch)
     scores = sketch.embeddings.new_empty(len(own))
     for part in range(0, len(own), step):
         some = slice(part, part + step)
-        scores[some] = _pair_scores(sketch, own[some], other[some], lam[some], place, pairing)
+        scores[some] = _pair_scores(
+            sketch, outputs, own[some], other[some], lam[some], place, pairing
+        )
     return scores
 
 
 def _pair_scores(
-    sketch: Sketch, own: Tensor, other: Tensor, lam: Tensor, place: Tensor, pairing: str
+    sketch: Sketch,
+    outputs: Outputs,
+    own: Tensor,
+    other: Tensor,
+    lam: Tensor,
+    place: Tensor,
+    pairing: str,
 ) -> Tensor:
     i, j = sketch.left[own], sketch.right[other]  # (P, M)
+    ratio = lam.to(sketch.embeddings)[:, None, None]
+    mixed = torch.lerp(take(sketch.embeddings, j), take(sketch.embeddings, i), ratio)
     top_own, top_other = sketch.top[own], sketch.top[other]
-    at_own, at_other = take(sketch.embeddings, i), take(sketch.embeddings, j)
-    from_own = torch.cat(
-        [
-            take(sketch.on_top, i),
-            _values(sketch.rows, sketch.biases, top_other, at_own),
-            take(sketch.on_tail, i),
-        ],
-        dim=3,
-    )
-    from_other = torch.cat(
-        [
-            _values(sketch.rows, sketch.biases, top_own, at_other),
-            take(sketch.on_top, j),
-            take(sketch.on_tail, j),
-        ],
-        dim=3,
-    )
-    ratio = lam.to(from_own)[:, None, None]
-    mixed = torch.lerp(from_other, from_own, ratio[..., None])
-    z, s = mixed.unbind(2)  # (P, M, 2 T + R)
+    z, s = outputs.at(torch.cat([top_own, top_other], 1), mixed)  # (P, M, 2 T + R)
     p = (z + _log_weights(sketch, top_own, top_other, place)[:, None].to(z)).softmax(2)
     ratio = ratio[..., 0]
     tops = sketch.top.shape[1]
@@ -246,7 +221,9 @@ def _pair_scores(
 def _log_weights(sketch: Sketch, top_own: Tensor, top_other: Tensor, place: Tensor) -> Tensor:
     """For how many outputs each stands, as logarithm, (P, 2 T + R): 0 times if named twice."""
     outputs, size = len(sketch.rows), len(sketch.tail)
-    twice = (top_other[:, :, None] == top_own[:, None, :]).any(2)
+    ordered = top_own.sort(1).values
+    nearest = torch.searchsorted(ordered, top_other).clamp(max=ordered.shape[1] - 1)
+    twice = ordered.gather(1, nearest) == top_other
     tops = torch.cat([torch.zeros_like(top_own), torch.where(twice, -torch.inf, 0.0)], 1)
     free = ~named_in_tail(place[torch.cat([top_own, top_other], 1)], size)
     left_out = outputs - top_own.shape[1] - (~twice).sum(1)

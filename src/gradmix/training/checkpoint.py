@@ -22,7 +22,7 @@ from gradmix.errors import FileError
 from gradmix.training.loop import Event, TaskDone, Training
 
 KIND = "checkpoint"
-CONTENTS = 3  # changes whenever a state of training comes to mean something else
+CONTENTS = 4  # changes whenever a state of training comes to mean something else
 EVERY_SECONDS = 30.0
 SHARE = 0.01  # of the run's time that saving may take
 ZIP = b"PK"  # what an archive begins with
