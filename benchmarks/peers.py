@@ -25,7 +25,8 @@ def environment() -> Path:
     """Avalanche's Python; `GRADMIX_AVALANCHE` may name an environment that has it already."""
     folder = Path(os.environ.get("GRADMIX_AVALANCHE", ROOT / ".avalanche"))
     python = folder / "bin" / "python"
-    if not (folder / "bin" / "avalanche").exists() and "GRADMIX_AVALANCHE" not in os.environ:
+    there = any(folder.glob("lib/*/site-packages/avalanche"))
+    if not there and "GRADMIX_AVALANCHE" not in os.environ:
         venv.create(folder, with_pip=True)
         install = [python, "-m", "pip", "install", "--quiet", "avalanche-lib==0.6.0"]
         subprocess.run([*install, "-c", ROOT / "constraints.txt"], check=True)

@@ -32,13 +32,14 @@ def find_head(model: nn.Module) -> nn.Linear:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode within, every module's own mode afterwards; BatchNorm statistics rest."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True
 
 
 @torch.no_grad()

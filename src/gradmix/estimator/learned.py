@@ -28,7 +28,8 @@ from gradmix.randomness import RandomStreams
 from gradmix.training.build import pick_device
 from gradmix.training.checkpoint import check_structure
 
-PREDICT_BATCH = 256  # larger ones are slower on CPUs
+PREDICT_NUMBERS = 2**19  # of the inputs that are predicted at a time: more leave a CPU's caches
+PREDICT_MOST = 1024
 CONTENTS = 1  # changes whenever a file comes to mean something else
 NO_PAIRS: dict[str, Any] = {"counts": torch.empty(0, 0), "tables": {}}
 
@@ -90,7 +91,8 @@ class Learned:
         """Scores of the known classes in order of arrival, (N, K), on the host; threads may ask."""
         known = len(self.labels.known)
         parts = []
-        for part in x.split(PREDICT_BATCH):
+        size = max(1, PREDICT_NUMBERS // x.shape[1:].numel())
+        for part in x.split(min(size, PREDICT_MOST)):
             inputs = self.method.normalise(part.to(self.device))
             with self._lock:  # some methods look into the network while it works
                 parts.append(self.method.predict(inputs)[:, :known].cpu())
