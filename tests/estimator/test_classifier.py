@@ -40,6 +40,14 @@ def test_it_learns_and_does_not_forget(learned):
     assert (learned.classes_[shares.argmax(axis=1)] == learned.predict(X)).all()
 
 
+@pytest.mark.parametrize("numbers", [1, 64 * 7, 2**30])
+def test_predictions_do_not_depend_on_how_many_are_made_at_a_time(learned, monkeypatch, numbers):
+    X, _ = digit_samples(0, 10, "test")
+    expected = learned.predict_proba(X)
+    monkeypatch.setattr("gradmix.estimator.learned.PREDICT_NUMBERS", numbers)
+    np.testing.assert_allclose(learned.predict_proba(X), expected, atol=1e-5)
+
+
 def test_the_report_says_what_happened(learned):
     report = learned.report_
     assert (report.call, report.new, report.more) == (3, [8, 9], [7])
