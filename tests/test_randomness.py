@@ -160,3 +160,12 @@ def test_the_state_of_another_seed_is_refused_and_nothing_changes():
 def test_a_seed_is_an_integer_from_zero_on(seed):
     with pytest.raises(InputError, match="seed is"):
         RandomStreams(seed)
+
+
+def test_a_stream_of_scalars_without_a_name_is_refused():
+    streams = RandomStreams(0)
+    scalar_draws(streams, "a")
+    state = streams.state_dict()
+    state["host"][7] = state["host"]["a"]
+    with pytest.raises(InputError, match="no name"):
+        RandomStreams(0).load_state_dict(state)

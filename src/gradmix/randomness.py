@@ -89,6 +89,8 @@ class RandomStreams:
         device, host = state["device"], state["host"]
         for name, saved in device.items():
             _check_stream(name, saved)
+        if not {*map(type, host)} <= {str}:
+            raise InputError("a saved random stream has no name")
         for name in self._device.keys() | device.keys():  # consumers hold the generators: refill
             saved = device[name] if name in device else self._fresh_device(name).get_state()
             self._device.setdefault(name, torch.Generator(self.place)).set_state(saved)

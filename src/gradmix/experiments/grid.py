@@ -44,7 +44,9 @@ def expand(
                 skipped[_combination(grid, settings)] = found
             else:
                 name = _combination(grid, settings)
-                raise InputError(f"{name}: {found}; --skip-impossible leaves such runs out")
+                raise InputError(
+                    f"{name}: {found}; --skip-impossible, or skip_impossible, leaves such runs out"
+                )
     if skipped and not configs:
         name, reason = next(iter(skipped.items()))
         raise InputError(f"no combination is possible; {name}: {reason}")
