@@ -60,8 +60,14 @@ def test_without_memory(memory):
 
 def test_an_empty_memory_does_not_turn_stored_images_into_floats():
     images = Samples(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.tensor([0, 1]))
-    pool = Pool(images, Samples(torch.empty(0), torch.empty(0).long()), SAME)
-    assert pool._stored.gather(torch.tensor([0])).dtype == torch.uint8
+    seen = []
+
+    def look(x, *, generator):
+        seen.append(x.dtype)
+        return x
+
+    Pool(images, Samples(torch.empty(0), torch.empty(0).long()), SAME, [look]).views(images.y)
+    assert seen == [torch.uint8]
 
 
 def test_asking_for_images_leaves_the_stored_ones():
@@ -71,6 +77,29 @@ def test_asking_for_images_leaves_the_stored_ones():
     assert pool.images(index).flatten().tolist() == expected
     assert pool.images(index).flatten().tolist() == expected
     assert NEW.x.flatten().tolist() == [10, 11, 12]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.integers(0, 11), max_size=20),
+    st.floats(0, 255, width=32),
+    st.floats(0.5, 100, width=32),
+    st.sampled_from([torch.uint8, torch.float32, torch.float64]),
+)
+def test_inputs_kept_are_those_worked_out_each_time(index, mean, std, dtype):
+    """A small pool keeps its inputs, a large one its images: the same bits."""
+    x = torch.randint(256, (12, 1, 3, 3), generator=torch.Generator().manual_seed(0)).to(dtype)
+    y, normalise = torch.zeros(12).long(), Normalise([mean], [std])
+    new, memory = Samples(x[:8], y[:8]), Samples(x[8:], y[8:])
+    small = Pool(new, memory, normalise)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gradmix.data.pool.READY_BYTES", 4 * x.numel() - 1)
+        large = Pool(new, memory, normalise)
+    rows = torch.tensor(index, dtype=torch.int64)
+    assert small._stored.gather(rows).dtype == torch.float32
+    assert large._stored.gather(rows).dtype == dtype
+    assert torch.equal(small.images(rows), large.images(rows))
+    assert torch.equal(small.views(rows), large.views(rows))
 
 
 @settings(deadline=None, max_examples=25)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradmix.data.stream import StreamedImages
 
 STREAM_WORKERS = 2
+READY_BYTES = 2**26  # up to which the inputs of a whole pool are worked out once
 
 
 class Normalise:
@@ -48,7 +49,8 @@ class Pool:
 
     Indices below `num_new` are samples of the task, those from there on are of the memory, in
     its order. Samples stay as they are stored, on their device or in their files; `images` makes
-    them inputs of the network, `views` does so after random transforms.
+    them inputs of the network, `views` does so after random transforms. Of a small pool that needs
+    no transforms, the inputs are kept instead: no image has to be normalised in every epoch.
     """
 
     def __init__(
@@ -67,9 +69,12 @@ class Pool:
         self._transforms, self._generator = tuple(transforms), generator
         self.streamed = not isinstance(new.x, Tensor)
         self.one_gather = not self.streamed and not self._transforms
+        self._ready = False  # whether what is gathered are network inputs already
         self._stored: Stored
         if isinstance(new.x, Tensor):
-            self._stored = _InMemory(torch.cat([part.x for part in parts]))
+            x = torch.cat([part.x for part in parts])
+            self._ready = not self._transforms and 4 * x.numel() <= READY_BYTES
+            self._stored = _InMemory(normalise(x) if self._ready else x)
         else:
             self._stored = _Streamed(new.x, parts[1].x if len(parts) > 1 else None)
 
@@ -78,10 +83,13 @@ class Pool:
 
     def images(self, index: Tensor) -> Tensor:
         """Network inputs of the samples at `index`, as they are."""
-        return self.normalise(self._stored.gather(index))
+        x = self._stored.gather(index)
+        return x if self._ready else self.normalise(x)
 
     def views(self, index: Tensor) -> Tensor:
         """Network inputs of the samples at `index`, after random transforms if there are any."""
+        if not self._transforms:
+            return self.images(index)
         x = self._stored.gather(index)
         for transform in self._transforms:
             x = transform(x, generator=self._generator)

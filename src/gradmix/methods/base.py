@@ -14,6 +14,7 @@ from gradmix.criterion import evaluating, find_head
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory, random_priority
+from gradmix.methods.sgd import SGD
 from gradmix.methods.weights import load_weights
 from gradmix.mixer import Mixer
 from gradmix.mixing import Recipe
@@ -178,15 +179,9 @@ class Method:
         return list(self.model.parameters())
 
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """SGD over what the current stage trains.
-
-        Not PyTorch's fused form, though faster on CPUs: it rounds the last elements of a tensor
-        otherwise than the rest.
-        """
+        """SGD over what the current stage trains."""
         s = self.settings
-        return torch.optim.SGD(
-            self.parameters(), s.lr, momentum=s.momentum, weight_decay=s.weight_decay
-        )
+        return SGD(self.parameters(), s.lr, s.momentum, s.weight_decay)
 
     def begin_epoch(self, epoch: int, new: Tensor) -> None:
         """Set the learning rate, refresh the pair tables, plan the epoch's batches.

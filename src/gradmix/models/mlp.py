@@ -17,7 +17,7 @@ class HiddenLayer(Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name nn.Linear gives it
         """(B, in_features) → (B, out_features), none below 0."""
-        return F.linear(input, self.weight, self.bias).relu()
+        return F.linear(input, self.weight, self.bias).relu_()
 
 
 class FlatPart(Part):
