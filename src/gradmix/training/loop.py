@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
@@ -33,8 +33,7 @@ from gradmix.training.evaluate import count_correct
 from gradmix.types import Samples, Task
 
 
-@dataclass(frozen=True)
-class StepDone:
+class StepDone(NamedTuple):
     """One optimizer step; `loss` is still on the device."""
 
     task: int
@@ -44,8 +43,7 @@ class StepDone:
     loss: Tensor
 
 
-@dataclass(frozen=True)
-class EpochDone:
+class EpochDone(NamedTuple):
     """One pass over the task's data."""
 
     task: int
@@ -56,8 +54,7 @@ class EpochDone:
     negative_rate: float | None  # share of class pairs in S⁻, where there are pair tables
 
 
-@dataclass(frozen=True)
-class TaskDone:
+class TaskDone(NamedTuple):
     """One task learned and evaluated."""
 
     task: int
