@@ -154,7 +154,7 @@ def assert_same_events(ours, theirs):
     """Event by event, bit by bit."""
     assert [type(event) for event in ours] == [type(event) for event in theirs]
     for one, other in zip(ours, theirs, strict=True):
-        assert_same(vars(one), vars(other))
+        assert_same(one._asdict(), other._asdict())
 
 
 def accuracies(training):
