@@ -89,3 +89,16 @@ def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot be locked"), locked(tmp_path / "file" / "f"):
         pass
+
+
+def test_folders_made_for_the_lock_go_with_it_unless_used(tmp_path):
+    (tmp_path / "there").mkdir()
+    with locked(tmp_path / "there" / "a" / "b" / "f"):
+        assert (tmp_path / "there" / "a" / "b").is_dir()
+    assert [*tmp_path.rglob("*")] == [tmp_path / "there"]  # which was there before
+    with pytest.raises(InterruptedError), locked(tmp_path / "new" / "f"):
+        raise InterruptedError
+    assert not (tmp_path / "new").exists()
+    with locked(tmp_path / "c" / "d" / "f"):
+        (tmp_path / "c" / "g").touch()
+    assert [*(tmp_path / "c").iterdir()] == [tmp_path / "c" / "g"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gradmix.errors import FileError, FileInUseError
@@ -20,7 +20,8 @@ def locked(
     """Within it, nobody else is in such a block for `path`, in this process or another.
 
     Waits up to `timeout` seconds (None: for ever), having called `on_wait` if it has to; then
-    FileInUseError. The lock of a process ends with it, however it ends.
+    FileInUseError. The lock of a process ends with it, however it ends. Folders that the lock
+    needed go with it if nothing else is in them.
     """
     from filelock import FileLock, Timeout
 
@@ -28,6 +29,7 @@ def locked(
     if not path.name:
         raise FileError(f"{path} is a folder; give a file")
     name = path.with_name(f".{path.name}.lock")
+    made = [folder for folder in path.parents if not folder.exists()]  # the innermost first
     lock = FileLock(name)
     try:
         try:
@@ -48,3 +50,6 @@ def locked(
         if os.name == "posix":  # whoever has it open already notices that it is gone
             name.unlink(missing_ok=True)
         lock.release()
+        for folder in made:
+            with suppress(OSError):  # something is in it
+                folder.rmdir()
