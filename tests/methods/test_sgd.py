@@ -92,8 +92,9 @@ def test_a_gradient_in_another_order_of_memory():
     ours, theirs = make_params([(16, 32)]), make_params([(16, 32)])
     for params, kind in ((ours, SGD), (theirs, torch.optim.SGD)):
         optimizer = kind(params, lr=0.1, momentum=0.9, weight_decay=0.0)
-        for _ in range(3):
-            params[0].grad = torch.arange(512.0).view(32, 16).t()
+        for turned in (True, False, True):
+            gradient = torch.arange(512.0).view(32, 16).t()
+            params[0].grad = gradient if turned else gradient.contiguous()
             optimizer.step()
     assert_same_bits(ours, theirs)
 

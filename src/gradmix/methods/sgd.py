@@ -40,7 +40,7 @@ class SGD(torch.optim.SGD):
                 if grad is None:
                     continue
                 velocity = self.state[param].get("momentum_buffer")
-                if velocity is not None and _rounds_alike(param, grad):
+                if velocity is not None and _rounds_alike(param, grad, velocity):
                     params.append(param)
                     grads.append(grad)
                     velocities.append(velocity)
@@ -84,7 +84,7 @@ class SGD(torch.optim.SGD):
                 param.grad = None
 
 
-def _rounds_alike(param: Tensor, grad: Tensor) -> bool:
+def _rounds_alike(param: Tensor, grad: Tensor, velocity: Tensor) -> bool:
     """Whether the fused form can move a parameter and gives what the usual one does."""
     return (
         param.numel() % LINE == 0
@@ -92,4 +92,5 @@ def _rounds_alike(param: Tensor, grad: Tensor) -> bool:
         and param.dtype is torch.float32
         and param.is_contiguous()
         and grad.is_contiguous()
+        and velocity.is_contiguous()
     )
