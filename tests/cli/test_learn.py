@@ -13,10 +13,17 @@ from rich.console import Console
 
 from gradmix import IncrementalClassifier, terminal
 from gradmix.archive import locked, read_archive
-from gradmix.errors import DataNotFoundError, FileError, FileInUseError, InputError
+from gradmix.errors import (
+    CorruptFileError,
+    DataNotFoundError,
+    FileError,
+    FileInUseError,
+    InputError,
+)
 from gradmix.estimator import continuing, files
 
 learning = sys.modules["gradmix.cli.learn"]  # the package has its function by this name
+predicting = sys.modules["gradmix.cli.predict"]
 
 HUES = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 210), "grey": (90, 90, 90)}
 QUICK = ("--network", "mlp-small", "--exemplars", 12, "--holdout", 4)
@@ -49,7 +56,7 @@ def model(tmp_path_factory):
 def said(monkeypatch):
     """What was said on standard error."""
     console = Console(stderr=True, record=True, width=200)
-    for place in (learning, terminal):
+    for place in (learning, predicting, terminal):
         monkeypatch.setattr(place, "messages", console)
     return lambda: console.export_text(clear=False)
 
@@ -93,6 +100,30 @@ def test_few_images_are_warned_of(tmp_path, said):
     text = gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
     assert "class 'red' has 2 samples so far" in said()
     assert "accuracy is unknown" in text
+
+
+def test_photos_that_cannot_be_read(tmp_path, said):
+    one, test = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "test", "red", each=3)
+    for path in (one / "red" / "3.png", test / "red" / "1.png"):
+        path.write_bytes(b"no picture")
+    command = ("learn", one, "--model", tmp_path / "m", "--test", test, *QUICK, "--epochs", 2)
+    with pytest.raises(CorruptFileError, match=r"3\.png.*1 of 40 .*--skip-unreadable"):
+        gradmix(*command)
+    assert not (tmp_path / "m").exists()
+    report = json.loads(gradmix(*command, "--skip-unreadable", "--json"))
+    assert [row[3] for row in report["accuracy"] if row[0] == "red"] == [2]
+    assert "1 of 40 images cannot be read and are left out; the first: " in said()
+    assert "1 of 3 images cannot be read" in said()
+
+
+def test_predict_leaves_out_what_cannot_be_read(model, tmp_path, said):
+    seen = photos(tmp_path / "p", "red", each=3, seed=5)
+    (seen / "red" / "1.png").write_bytes(b"no picture")
+    with pytest.raises(CorruptFileError, match=r"1\.png.*--skip-unreadable"):
+        gradmix("predict", model, seen)
+    found = json.loads(gradmix("predict", model, seen, "--skip-unreadable", "--json"))
+    assert [entry["file"][-5:] for entry in found] == ["0.png", "2.png"]
+    assert "1.png cannot be read and is left out" in said()
 
 
 def test_predict(model, tmp_path):

@@ -69,6 +69,36 @@ def test_what_cannot_be_read(tmp_path):
         read_image_files([tmp_path / "a" / "y.png"], (3, 9, 9))
 
 
+def damage(path):
+    """Leave a header, and too few pixels."""
+    path.write_bytes(path.read_bytes()[:41])
+
+
+@pytest.mark.parametrize("given", [{}, {"size": 9}, {"shape": (3, 9, 9)}])
+def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
+    write(tmp_path, "a", [(9, 9)] * 3)
+    write(tmp_path, "b", [(9, 9)] * 2)
+    whole, labels, _ = read_folder(tmp_path, **given)
+    (tmp_path / "a" / "1.png").write_bytes(b"no picture")
+    damage(tmp_path / "b" / "0.png")
+    with pytest.raises(
+        CorruptFileError, match="images cannot be read; on the command line, --skip"
+    ):
+        read_folder(tmp_path, **given)
+    said = []
+    x, kept, classes = read_folder(tmp_path, **given, skip=said.append)
+    assert (x == whole[[0, 2, 4]]).all()
+    assert kept == [labels[row] for row in (0, 2, 4)] == [0, 0, 1]
+    assert classes == ("a", "b")
+    (text,) = said
+    assert text.startswith("2 of 5 images cannot be read and are left out; the first: ")
+    assert "1.png" in text
+    for path in tmp_path.rglob("*.png"):
+        damage(path)
+    with pytest.raises(CorruptFileError, match=r"5 of 5 images cannot be read\)"):
+        read_folder(tmp_path, **given, skip=said.append)
+
+
 @pytest.mark.parametrize("suffix", ["png", "webp"])
 @pytest.mark.parametrize("orientation", [0, *range(1, 9), 99])
 def test_photos_are_turned_upright(tmp_path, orientation, suffix):

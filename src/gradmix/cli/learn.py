@@ -49,6 +49,9 @@ def learn(
     early_stopping: Annotated[
         bool | None, typer.Option(help="Stop when it does not get better any more.")
     ] = None,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out photos that cannot be read.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Of a new model; 0 by default.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of PyTorch; 1 by default.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
@@ -89,6 +92,7 @@ def learn(
             defaults=DEFAULTS,
             say=_say,
             on_event=_follow(progress),
+            skip_unreadable=skip_unreadable,
         )
     report = classifier.report_
     if as_json:

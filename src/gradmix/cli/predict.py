@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradmix.terminal import output, printable
+from gradmix.terminal import messages, output, printable
 
 AT_ONCE = 256  # images
 
@@ -18,6 +18,9 @@ def predict(
     model: Annotated[str, typer.Argument(help="File that `gradmix learn` wrote.")],
     images: Annotated[list[str], typer.Argument(help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 1,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print predictions as JSON.")] = False,
 ) -> None:
     """Say of each image which class it shows, and how likely that is."""
@@ -25,7 +28,7 @@ def predict(
 
     paths = find_images(images)
     classifier = IncrementalClassifier.load(model)
-    found = list(_predictions(classifier, paths, top))
+    found = list(_predictions(classifier, paths, top, skip_unreadable))
     if as_json:
         print(json.dumps(found, indent=2))  # noqa: T201
         return
@@ -55,13 +58,34 @@ def find_images(given: Sequence[str]) -> list[Path]:
     return paths
 
 
-def _predictions(classifier: Any, paths: Sequence[Path], top: int) -> Iterator[dict[str, Any]]:
+def _predictions(
+    classifier: Any, paths: Sequence[Path], top: int, skip_unreadable: bool
+) -> Iterator[dict[str, Any]]:
     for start in range(0, len(paths), AT_ONCE):
         part = list(paths[start : start + AT_ONCE])
-        for path, shares in zip(part, classifier.predict_proba(part), strict=True):
+        for path, shares in _shares(classifier, part, skip_unreadable):
             best = (-shares).argsort(kind="stable")[:top]
             rows = [
                 {"class": classifier.classes_[k].item(), "probability": float(shares[k])}
                 for k in best
             ]
             yield {"file": str(path), "classes": rows}
+
+
+def _shares(
+    classifier: Any, paths: list[Path], skip_unreadable: bool
+) -> Iterator[tuple[Path, Any]]:
+    """The probabilities of each image that can be read, or of all."""
+    from gradmix.errors import CorruptFileError
+
+    try:
+        yield from zip(paths, classifier.predict_proba(paths), strict=True)
+    except CorruptFileError:
+        if not skip_unreadable:
+            raise
+        if len(paths) == 1:
+            left_out = printable(f"{paths[0]} cannot be read and is left out")
+            messages.print(left_out, soft_wrap=True, markup=False)
+        else:
+            for path in paths:
+                yield from _shares(classifier, [path], skip_unreadable)

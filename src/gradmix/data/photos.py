@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from gradmix.data.file_tree import FileTree
 from gradmix.data.image_folder import find_classes
-from gradmix.data.images import Failure, ImageFiles, read_headers
+from gradmix.data.images import THREADS, Failure, Header, ImageFiles, read_headers
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are read at most
@@ -22,13 +23,15 @@ def read_folder(
     shape: tuple[int, ...] | None = None,
     size: int | None = None,
     largest: int = 64,
+    skip: Callable[[str], object] | None = None,
 ) -> tuple[Tensor, list[int], tuple[str, ...]]:
     """All images of a folder with a folder for each class, or of a zip of one.
 
     Images uint8 (N, C, H, W), labels and the classes' names, sorted. Images become `shape`;
     without one `size` x `size`; without that they stay as they are if all have one size of at
     most `largest` pixels a side, else become `largest` x `largest`. Colours stay if there are any.
-    With folders `train` and `test`, the images are those of `train`.
+    With folders `train` and `test`, the images are those of `train`. Those that cannot be read are
+    a CorruptFileError, or left out if there is `skip`, which is told so in a sentence.
     """
     path = Path(path).expanduser()
     if not path.exists():
@@ -37,11 +40,26 @@ def read_folder(
     classes = tuple(sorted(by_class))
     names = [name for folder in classes for name in by_class[folder]]
     labels = [label for label, folder in enumerate(classes) for _ in by_class[folder]]
+    unreadable: list[Failure] = []
+    resize = True
     if shape is None:
-        shape, resize = _shape_of(tree, names, size, largest)
-    else:
-        resize = True
-    return _decode(tree, names, shape, resize), labels, classes
+        headers, unreadable = read_headers(tree, names)
+        _refuse(unreadable, len(names), skip)
+        shape, resize = _shape_of(headers.values(), size, largest)
+    failed = {failure.row for failure in unreadable}
+    rows = [row for row in range(len(names)) if row not in failed]
+    x, failures = _decode(tree, names, rows, shape, resize)
+    unreadable += failures
+    _refuse(unreadable, len(names), skip)
+    if unreadable and skip is not None:
+        skip(
+            f"{len(unreadable)} of {len(names)} images cannot be read and are left out; "
+            f"the first: {unreadable[0].message}"
+        )
+        failed = {failure.row for failure in unreadable}
+        x = x[torch.tensor([row not in failed for row in rows])]
+        labels = [label for row, label in enumerate(labels) if row not in failed]
+    return x, labels, classes
 
 
 def read_image_files(
@@ -51,40 +69,46 @@ def read_image_files(
     for path in paths:
         if not Path(path).is_file():
             raise DataNotFoundError(f"{os.fspath(path)}: no such file")
-    return _decode(FileTree("."), [str(Path(path).absolute()) for path in paths], shape, True)
+    names = [str(Path(path).absolute()) for path in paths]
+    x, failures = _decode(FileTree("."), names, range(len(names)), shape, True)
+    _refuse(failures, len(names))
+    return x
 
 
 def _shape_of(
-    tree: FileTree, names: Sequence[str], size: int | None, largest: int
+    headers: Collection[Header], size: int | None, largest: int
 ) -> tuple[tuple[int, int, int], bool]:
     """The shape images get, and whether they have to be resized for that."""
-    headers, failures = read_headers(tree, names)
-    _refuse(failures, len(names))
-    channels = 1 if all(header.grey for header in headers.values()) else 3
+    channels = 1 if all(header.grey for header in headers) else 3
     if size is not None:
         return (channels, size, size), True
-    sizes = {header[:2] for header in headers.values()}
+    sizes = {header[:2] for header in headers}
     width, height = next(iter(sizes))
     if len(sizes) == 1 and max(width, height) <= largest:
         return (channels, height, width), False
     return (channels, largest, largest), True
 
 
-def _decode(tree: FileTree, names: Sequence[str], shape: tuple[int, ...], resize: bool) -> Tensor:
+def _decode(
+    tree: FileTree, names: Sequence[str], rows: Sequence[int], shape: tuple[int, ...], resize: bool
+) -> tuple[Tensor, list[Failure]]:
+    """The images at `rows`, and what failed."""
     channels, height, width = shape
-    if len(names) * channels * height * width > IN_MEMORY:
+    if len(rows) * channels * height * width > IN_MEMORY:
         raise InputError(
-            f"{tree.describe('')}: its {len(names)} images would take more than "
+            f"{tree.describe('')}: its {len(rows)} images would take more than "
             f"{IN_MEMORY >> 30} GiB at {width}x{height}; learn them in parts, or smaller"
         )
     files = ImageFiles(tree, names, (channels, height, width), "bilinear" if resize else None)
-    x, failures = files.decode_all()
-    _refuse(failures, len(names))
-    return x
+    return files.decode_rows(rows, threads=THREADS)
 
 
-def _refuse(failures: Sequence[Failure], count: int) -> None:
-    if failures:
+def _refuse(
+    failures: Sequence[Failure], count: int, skip: Callable[[str], object] | None = None
+) -> None:
+    """CorruptFileError if some have failed and may not be skipped, or all have."""
+    if failures and (skip is None or len(failures) == count):
+        hint = "; on the command line, --skip-unreadable leaves them out" if skip is None else ""
         raise CorruptFileError(
-            f"{failures[0].message} ({len(failures)} of {count} images cannot be read)"
+            f"{failures[0].message} ({len(failures)} of {count} images cannot be read{hint})"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -161,11 +162,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         y: Any = None,
         classes: Any = None,
         eval_set: Any = None,
+        skip: Callable[[str], object] | None = None,
     ) -> Data:
-        """What a call is given, checked."""
+        """What a call is given, checked; `skip` as `read_inputs` has it."""
         self._params()
         layout = None if before is None else before.basis.layout
-        x, layout, own = read_inputs(X, self, layout, self.image_size)
+        x, layout, own = read_inputs(X, self, layout, self.image_size, skip=skip)
         labels = self._labels(y, own, len(x), before)
         announced = None
         if classes is not None:

@@ -33,10 +33,12 @@ def learn_into(
     defaults: Mapping[str, Any],
     say: Callable[[str], object],
     on_event: Callable[[Training, Event], object] | None = None,
+    skip_unreadable: bool = False,
 ) -> IncrementalClassifier:
     """Let the classifier in a file learn a folder of photos; a new one if there is no file.
 
-    `given` are parameters to be set, `defaults` those of a new one. Stopped at any moment and
+    `given` are parameters to be set, `defaults` those of a new one. Photos that cannot be read are
+    refused, or left out if `skip_unreadable`. Stopped at any moment and
     called again with the same, it goes on from a checkpoint beside the file, and the file ends
     as the same bits. FileInUseError if another process is at it.
     """
@@ -50,9 +52,9 @@ def learn_into(
         )
         classifier.set_params(**given)
         before = getattr(classifier, "_learned", None)
-        data = classifier._data(before, photos)
+        data = classifier._data(before, photos, skip=say if skip_unreadable else None)
         if test is not None:
-            data = _measured_on(classifier, data, test, say)
+            data = _measured_on(classifier, data, test, say, skip_unreadable)
         if before is not None and _was_finished(kept, before.finished, data):
             say("this was learned before the last stop; nothing is left to do")
         else:
@@ -68,9 +70,11 @@ def _measured_on(
     data: Data,
     test: str | os.PathLike[str],
     say: Callable[[str], object],
+    skip_unreadable: bool,
 ) -> Data:
     """With a test folder, as far as its classes are known."""
-    inputs = read_inputs(test, classifier, data.layout, None, "test")
+    skip = say if skip_unreadable else None
+    inputs = read_inputs(test, classifier, data.layout, None, "test", skip)
     known = {*data.y.tolist(), *getattr(classifier, "classes_", np.empty(0)).tolist()}
     fits = np.isin(inputs.labels, sorted(known))
     left_out = sorted({*inputs.labels[~fits].tolist()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,15 +47,21 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(
-    X: Any, estimator: Any, expected: Layout | None, size: int | None, name: str = "X"
+    X: Any,
+    estimator: Any,
+    expected: Layout | None,
+    size: int | None,
+    name: str = "X",
+    skip: Callable[[str], object] | None = None,
 ) -> Inputs:
     """Read samples; InputError unless they look as `expected`.
 
-    `size` is what images in files are resized to at first, `estimator` whom messages speak of.
+    `size` is what images in files are resized to at first, `estimator` whom messages speak of,
+    `skip` who is told which images of a folder cannot be read and are left out; None refuses them.
     """
     shape = None if expected is None else expected.shape
     if isinstance(X, (str, os.PathLike)) or _are_paths(X):
-        x, labels = _read_files(X, shape, size, name)
+        x, labels = _read_files(X, shape, size, name, skip)
     elif isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
         x, numbers = read_items(X, name)
         labels = _named(numbers, own_class_names(X), name)
@@ -98,13 +104,17 @@ def _gives_pairs(X: Any) -> bool:
 
 
 def _read_files(
-    X: Any, shape: tuple[int, ...] | None, size: int | None, name: str
+    X: Any,
+    shape: tuple[int, ...] | None,
+    size: int | None,
+    name: str,
+    skip: Callable[[str], object] | None,
 ) -> tuple[Tensor, Any]:
     if shape is not None and len(shape) != 3:
         raise InputError(f"{name} are image files; this classifier has learned rows of numbers")
     single = isinstance(X, (str, os.PathLike))
     if single and (zipfile.is_zipfile(X) or not Path(X).is_file()):
-        x, labels, classes = read_folder(X, shape=shape, size=size, largest=LARGEST_KEPT)
+        x, labels, classes = read_folder(X, shape=shape, size=size, largest=LARGEST_KEPT, skip=skip)
         return x, np.array([classes[label] for label in labels])
     paths = [X] if single else list(X)
     if shape is None:
