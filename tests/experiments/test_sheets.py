@@ -44,6 +44,12 @@ def test_ours_theirs_and_the_difference():
     assert "seeds whose number stands in brackets" in table.caption
 
 
+def test_data_sets_are_called_as_people_write_them():
+    assert main_er().columns == ("MNIST", "Digits")
+    sheets = fill(find_reproduction("forgetting"), ["mnist"], [0, 1], find)
+    assert {sheet.title.partition(": ")[0] for sheet in sheets} == {"MNIST"}
+
+
 def test_gradmix_plus_stands_beside_the_papers_gradmix():
     assert main_er().cells[2][0].paper.mean == 0.918
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gradmix.experiments import formats
 from gradmix.experiments.config import RunConfig
 from gradmix.experiments.formats import Table, over_seeds, spread
+from gradmix.experiments.names import display
 from gradmix.experiments.paper import ACCURACY, PaperValue, paper_accuracy, paper_tables
 from gradmix.experiments.reproductions import Form, Line, Panel, Reproduction, configs_of
 from gradmix.experiments.results import RunResult
@@ -49,7 +50,7 @@ class Sheet:
 
     title: str
     form: Form
-    corner: str  # what the columns are
+    corner: str  # what the columns are, where that needs a word
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[tuple[Cell | None, ...], ...]
@@ -106,7 +107,8 @@ def _table(
             cells.append(tuple(_cell(reproduction, panel, line, name, found) for name in data))
     title = panels[0].title if len(panels) == 1 else reproduction.name
     digits = reproduction.digits
-    return Sheet(title, "table", "data", tuple(rows), tuple(data), tuple(cells), digits)
+    columns = tuple(display(name) for name in data)
+    return Sheet(title, "table", "", tuple(rows), columns, tuple(cells), digits)
 
 
 def _cell(
@@ -126,7 +128,7 @@ def _cell(
 
 def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -> Sheet:
     """Lines by what the panel has several of; pairs as a square."""
-    title, digits = f"{data}: {panel.title}", reproduction.digits
+    title, digits = f"{display(data)}: {panel.title}", reproduction.digits
     values = {
         line.label: [panel.read(result) for result in found[line.label, data]]
         for line in reproduction.lines

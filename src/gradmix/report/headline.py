@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from gradmix.experiments.names import display
 from gradmix.experiments.tables import OF_THE_MIX
 from gradmix.report.html import count, format_spread
-from gradmix.report.rows import Row, Spread, by_data, by_method, display, spread
+from gradmix.report.rows import Row, Spread, by_data, by_method, spread
 
 METRIC = "average_accuracy"
 

@@ -8,25 +8,12 @@ from typing import Any, NamedTuple
 
 from gradmix.data import DATASETS
 from gradmix.errors import InputError
+from gradmix.experiments.names import display
 from gradmix.experiments.results import RunResult
 from gradmix.experiments.tables import group_results, mean_std
 from gradmix.methods import METHODS
 from gradmix.metrics import accuracy_after_each_task
 from gradmix.mixing import ABOUT
-
-NAMES = {
-    **{name: name.upper() for name in ("er", "mir", "gss", "der", "der++", "foster", "memo")},
-    **{name: name.upper() for name in ("mnist", "cifar-10", "cifar-100")},
-    "gss-stream": "GSS (stream)",
-    "icarl": "iCaRL",
-    "finetune": "Fine-tuning",
-    "joint": "Joint training",
-    "fashion-mnist": "Fashion-MNIST",
-    "tiny-imagenet": "Tiny ImageNet",
-    "imagenet": "ImageNet",
-    "digits": "Digits",
-}
-"""Data sets and methods as papers write them; others keep their own names."""
 
 SHORT = {
     "alpha": "α",
@@ -131,15 +118,6 @@ class Row:
     def variants(self) -> list[str]:
         """Other predictors that all of its runs have."""
         return [v for v in self.results[0].variants if all(v in r.variants for r in self.results)]
-
-
-def display(name: str) -> str:
-    """A data set or method as people write it.
-
-    >>> display("fashion-mnist"), display("folder:photos")
-    ('Fashion-MNIST', 'folder:photos')
-    """
-    return NAMES.get(name, name)
 
 
 def spread(values: Sequence[float]) -> Spread:
