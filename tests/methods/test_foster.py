@@ -81,6 +81,18 @@ def test_boosting_mixes_and_compression_does_not():
     assert int(run.method.mixer.counts.sum()) >= int(counts.sum()) > 0
 
 
+@pytest.mark.parametrize(("boosting", "compression"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_either_stage_is_mixed_if_it_is_to_be(boosting, compression):
+    options = {"mix_boosting": boosting, "mix_compression": compression}
+    run = make_training("foster", "mixup", benchmark=BENCHMARK, options=options)
+    stop_in_task(run, 0, stage="train")
+    assert run.method.plan.mixing is not None  # the first task has neither stage
+    for stage, mixed in (("boosting", boosting), ("compression", compression)):
+        stop_in_task(run, 1, stage=stage)
+        assert (run.method.plan.mixing is not None) == mixed
+        assert run.method.mixed_batch(0).targets.ndim == 1 + mixed
+
+
 def test_each_stage_trains_its_own_parameters():
     run = make_training("foster", "gradmix+", benchmark=BENCHMARK)
     stop_in_task(run, 1, stage="boosting")

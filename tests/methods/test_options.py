@@ -20,6 +20,8 @@ DEFAULTS = {
         "distill": 1.0,
         "temperature": 2.0,
         "compression": 130 / 170,
+        "mix_boosting": 1.0,
+        "mix_compression": 0.0,
     },
     "memo": {"auxiliary": 1.0, "train_shared": 1.0, "align": 0.0},
 }
@@ -58,6 +60,8 @@ def test_unknown_names_are_refused(method):
         ("foster", "temperature", 0.0),
         ("foster", "compression", -1.0),
         ("foster", "compression", math.inf),
+        ("foster", "mix_boosting", 0.5),
+        ("foster", "mix_compression", 2.0),
         ("memo", "auxiliary", -1.0),
         ("memo", "train_shared", 0.5),
         ("memo", "align", 2.0),

@@ -34,6 +34,8 @@ class FOSTEROptions(Options):
     distill: float = 1.0  # weight of distillation from the old network
     temperature: float = 2.0
     compression: float = 130 / 170  # length of compression over that of boosting
+    mix_boosting: float = 1.0  # 0 leaves its batches unmixed
+    mix_compression: float = 0.0  # 1 mixes its batches too
 
     def __post_init__(self) -> None:
         for name in ("beta1", "beta2"):
@@ -44,6 +46,9 @@ class FOSTEROptions(Options):
         for name in ("temperature", "compression"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("mix_boosting", "mix_compression"):
+            if getattr(self, name) not in (0, 1):
+                raise InputError(f"{name} is {getattr(self, name)}; it is 1, for yes, or 0")
 
 
 class TwoBranches(nn.Module):
@@ -87,8 +92,8 @@ class FOSTER(Method):
     new samples per class is counted, not fixed at 500; the first task is plain training.
 
     Mixing: soft labels in both cross-entropies of boosting; distillation takes the mixed input
-    through both networks. Compression, which has no labels, sees batches as they are: mixing them
-    too costs accuracy (MNIST, gradmix+, one seed: 0.943 against 0.951). Criterion: the embedding
+    through both networks. Compression, which has no labels, sees batches as they are unless asked
+    (`mix_compression`): mixing them too costs accuracy (docs/reproduction.md). Criterion: the embedding
     is that of both branches, the last layer the head on them, with plain softmax outputs.
     """
 
@@ -152,8 +157,10 @@ class FOSTER(Method):
         return [parameter for parameter in trained.parameters() if parameter.requires_grad]
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Compression does not mix."""
-        if self.stage.name != "compression":
+        """Mixed, but for stages that are not to be."""
+        options = self._options
+        mixed = {"boosting": options.mix_boosting, "compression": options.mix_compression}
+        if mixed.get(self.stage.name, True):
             return super().plan_epoch(new)
         index = self.joined(new)
         return Plan(self.pool.y[index], index)
