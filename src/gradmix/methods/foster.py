@@ -93,8 +93,8 @@ class FOSTER(Method):
 
     Mixing: soft labels in both cross-entropies of boosting; distillation takes the mixed input
     through both networks. Compression, which has no labels, sees batches as they are unless asked
-    (`mix_compression`): mixing them too costs accuracy (docs/reproduction.md). Criterion: the embedding
-    is that of both branches, the last layer the head on them, with plain softmax outputs.
+    (`mix_compression`): mixing them too costs accuracy (docs/reproduction.md). Criterion: the
+    embedding is that of both branches, the last layer the head on them, with plain softmax outputs.
     """
 
     options_type: ClassVar[type[Options]] = FOSTEROptions
