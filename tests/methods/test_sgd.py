@@ -88,6 +88,18 @@ def test_moves_whole_cache_lines_in_one_pass(monkeypatch):
     assert moved == [[(3, 16), (256,)]] * 2  # after the first step, which begins the momenta
 
 
+def test_other_devices_are_left_to_pytorch(monkeypatch):
+    stepped = []
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, closure: stepped.append(self) or 3)
+    for device in ("cpu", "meta"):
+        param = nn.Parameter(torch.zeros(16, device=device))
+        param.grad = torch.zeros_like(param)
+        optimizer = SGD([param], lr=0.1, momentum=0.9, weight_decay=0.0)
+        result = optimizer.step()
+    assert stepped == [optimizer]
+    assert result == 3
+
+
 def test_a_gradient_in_another_order_of_memory():
     ours, theirs = make_params([(16, 32)]), make_params([(16, 32)])
     for params, kind in ((ours, SGD), (theirs, torch.optim.SGD)):

@@ -17,6 +17,7 @@ class SGD(torch.optim.SGD):
     The fused form goes through weight, gradient and momentum once, the usual one three times.
     They round alike, but for a remainder that does not fill a cache line: tensors with such a
     remainder are moved the usual way, as is every one in the step that begins its momentum.
+    On other devices it is PyTorch's own.
     """
 
     def __init__(
@@ -27,6 +28,8 @@ class SGD(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move every parameter that has a gradient, which `closure` may take first."""
+        if not self.param_groups[0]["params"][0].is_cpu:
+            return super().step(closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -88,7 +91,6 @@ def _rounds_alike(param: Tensor, grad: Tensor, velocity: Tensor) -> bool:
     """Whether the fused form can move a parameter and gives what the usual one does."""
     return (
         param.numel() % LINE == 0
-        and param.is_cpu
         and param.dtype is torch.float32
         and param.is_contiguous()
         and grad.is_contiguous()
