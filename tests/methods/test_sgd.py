@@ -134,6 +134,9 @@ def test_zero_grad_forgets_gradients():
     give_gradients(params, torch.Generator().manual_seed(4))
     optimizer.zero_grad()
     assert [param.grad for param in params] == [None, None]
+    give_gradients(params, torch.Generator().manual_seed(4))
+    optimizer.zero_grad(set_to_none=False)
+    assert [param.grad.count_nonzero().item() for param in params] == [0, 0]
 
 
 def test_a_closure_is_called_with_gradients_on():
