@@ -139,8 +139,7 @@ class Training:
     def _train(self, stage: Stage) -> Iterator[Event]:
         """All epochs of a stage. An incomplete last batch of new data is dropped."""
         at, method = self.position, self.method
-        optimizer = self.fabric.setup_optimizers(method.optimizer)
-        assert not isinstance(optimizer, tuple)  # one in, one out
+        optimizer, precision = method.optimizer, self.fabric.strategy.precision
         samples = method.epoch_samples()
         batch_size = min(method.settings.batch_size, samples)
         steps = samples // batch_size
@@ -153,11 +152,11 @@ class Training:
                 self._expect()
             while at.step < steps:
                 started = perf_counter()
-                with self.fabric.autocast():
+                with precision.forward_context():
                     loss = method.train_step(at.step)
                 optimizer.zero_grad()
-                self.fabric.backward(loss)
-                optimizer.step()
+                precision.backward(loss, None)
+                precision.optimizer_step(optimizer)
                 self._losses.append(loss.detach())
                 at.step += 1
                 self.seconds.train += perf_counter() - started
