@@ -156,7 +156,10 @@ def start_up() -> str:
         "import gradmix": lambda: lowest("-c", "import gradmix"),
         "gradmix --help": lambda: lowest("-c", program, "--help"),
         "import torch": lambda: lowest("-c", "import torch"),
-        "import gradmix.experiments.run": lambda: lowest("-c", "import gradmix.experiments.run"),
+        "what gradmix predict imports": lambda: lowest("-c", "import gradmix.estimator"),
+        "what gradmix run imports": lambda: lowest(
+            "-c", "import gradmix.experiments.run, lightning_fabric"
+        ),
     }
     return "seconds to start: " + ", ".join(f"{name} {part():.2f}" for name, part in parts.items())
 

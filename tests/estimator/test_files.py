@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 
@@ -43,6 +45,13 @@ def test_everything_returns(classifier, saved):
     assert again.classes_.tolist() == ["a", "b", "c"]
     X, _ = rows("a", "b", "c", seed=2)
     assert (again.predict_proba(X) == classifier.predict_proba(X)).all()
+
+
+def test_predicting_loads_nothing_that_only_training_needs(saved):
+    use = f"c = IncrementalClassifier.load({str(saved)!r}); c.predict([[0.0] * c.n_features_in_])"
+    check = "assert not {'lightning_fabric', 'torch._dynamo'} & set(sys.modules)"
+    code = f"import sys; from gradmix import IncrementalClassifier; {use}; {check}"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_saving_again_gives_the_same_file(classifier, saved, tmp_path):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from gradmix.data import Benchmark
@@ -33,6 +32,9 @@ from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.evaluate import count_correct
 from gradmix.training.loop import EpochDone, Event, StepDone, TaskDone, Training
 from gradmix.types import PairTable, Samples, Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 KEPT_PAIRS = 50  # of the avoided pairs in a report
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from gradmix.data.pool import Normalise
@@ -19,6 +19,9 @@ from gradmix.methods.base import read_options
 from gradmix.mixer import Mixer
 from gradmix.mixing import Recipe
 from gradmix.randomness import RandomStreams
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ def make_fabric(device: str, precision: str) -> Fabric:
     accelerator, _, number = device.partition(":")
     if number and not number.isdecimal():
         raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, say, cuda:1")
+    from lightning_fabric import Fabric  # takes as long as PyTorch; who only predicts needs none
+
     try:
         return Fabric(
             accelerator=accelerator,

@@ -19,10 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from gradmix.data import Benchmark
@@ -31,6 +30,9 @@ from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.training.evaluate import count_correct
 from gradmix.types import Samples, Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class StepDone(NamedTuple):
