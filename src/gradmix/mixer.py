@@ -146,7 +146,7 @@ class Mixer:
 
     def mix(self, plan: Plan, step: int, x: Tensor | None = None) -> MixedBatch:
         """One of the planned batches; `x` are its inputs if they do not come from the pool."""
-        recipe, y = self.recipe, plan.y[step]
+        recipe, y = self.recipe, plan.labels[step]
         if recipe is None or plan.mixing is None:
             return MixedBatch(self._own(plan, step, x), y)
         choices, follows = plan.mixing
@@ -166,10 +166,7 @@ class Mixer:
 
     def _own(self, plan: Plan, step: int, x: Tensor | None) -> Tensor:
         """Inputs of a batch."""
-        if x is not None:
-            return x
-        assert plan.index is not None
-        return self._pool.views(plan.index[step])
+        return self._pool.views(plan.rows[step]) if x is None else x
 
     def _fetch(self, plan: Plan, step: int, x: Tensor | None) -> tuple[Tensor, Tensor]:
         """Inputs of a batch and, row by row, of its partners."""
