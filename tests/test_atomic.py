@@ -115,6 +115,33 @@ def test_many_writers_at_once(tmp_path):
     assert names(tmp_path) == ["a"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links as POSIX has them")
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path, existing):
+    (tmp_path / "versions").mkdir()
+    target = tmp_path / "versions" / "v1"
+    if existing:
+        target.write_text("old")
+    (tmp_path / "near").symlink_to("versions/v1")
+    (tmp_path / "far").symlink_to("near")
+    (tmp_path / "versions" / ".v1.0.tmp").write_text("left over")
+    write_text(tmp_path / "far", "new")
+    assert target.read_text() == "new"
+    assert os.readlink(tmp_path / "far") == "near"
+    assert os.readlink(tmp_path / "near") == "versions/v1"
+    assert names(tmp_path / "versions") == ["v1"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links as POSIX has them")
+def test_a_link_to_a_folder_is_refused_and_stays(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    with pytest.raises(IsADirectoryError):
+        write_text(tmp_path / "link", "new")
+    assert names(tmp_path) == ["folder", "link"]
+    assert (tmp_path / "link").is_symlink()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_the_umask_decides_who_may_read(tmp_path, mask, mode):

@@ -145,8 +145,9 @@ def test_the_batch_is_not_written_to():
     assert torch.equal(y, Y[ROWS])
 
 
-def test_an_empty_memory_leaves_batches_as_they_are():
-    mixer = refreshed(memory=EMPTY)
+@pytest.mark.parametrize("memory", [EMPTY, None])
+def test_an_empty_memory_leaves_batches_as_they_are(memory):
+    mixer = refreshed(memory=memory)
     assert mixer.pairs is None
     x = X[:5].clone()
     mixed, targets = mixer(x, NEW_Y[:5])
@@ -258,6 +259,16 @@ def test_bad_samples_are_refused_by_name_and_change_nothing(argument, case):
     assert mixer(X[ROWS], Y[ROWS])[0].shape == (len(ROWS), SIZE)  # and it still works
 
 
+@pytest.mark.parametrize("bad", [(), (X, Y, Y), X])
+@pytest.mark.parametrize("argument", ["memory", "current"])
+def test_what_is_no_pair_is_refused_by_name(argument, bad):
+    mixer = refreshed()
+    with pytest.raises(InputError, match=f"{argument} is a .*give a pair"):
+        mixer.refresh(batch_norm_model(), **{"memory": OLD, "current": NEW, argument: bad})
+    with pytest.raises(InputError, match="model is 'mlp'; give a network"):
+        mixer.refresh("mlp", memory=OLD, current=NEW)
+
+
 @pytest.mark.parametrize("argument", ["current", "batch"])
 def test_only_the_memory_may_be_empty(argument):
     mixer = refreshed()
@@ -344,6 +355,12 @@ def test_every_batch_is_paired_by_the_table_of_its_ratio():
     [
         ({"blend": "manifold"}, InputError, "blend is 'manifold'"),
         ({"alpha": 0.0}, InputError, "alpha is 0.0"),
+        ({"alpha": None}, InputError, "alpha is None; give a number"),
+        ({"tau": "a"}, InputError, "tau is 'a'; give a number"),
+        ({"tables": 1.5}, InputError, "tables is 1.5; give a whole number"),
+        ({"exemplars_per_class": "8"}, InputError, "exemplars_per_class is '8'"),
+        ({"head": "fc"}, InputError, "head is 'fc'; give the model's last"),
+        ({"generator": 0}, InputError, "generator is 0; give a torch.Generator"),
         ({"alpha": -1.0}, InputError, "alpha is -1.0"),
         ({"alpha": float("nan")}, InputError, "alpha is nan"),
         ({"alpha": float("inf")}, InputError, "alpha is inf"),

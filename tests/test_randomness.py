@@ -31,7 +31,7 @@ def scalar_draws(streams, name, count=4):
 
 
 def weights(streams, name):
-    with streams.for_construction(name):
+    with streams.as_global(name):
         return nn.Linear(3, 2).weight.flatten().tolist()
 
 
@@ -97,7 +97,7 @@ def test_the_global_generators_are_neither_heard_nor_moved():
 
 def test_construction_puts_the_global_state_back_after_an_error():
     def construct():
-        with RandomStreams(0).for_construction("a"):
+        with RandomStreams(0).as_global("a"):
             nn.Linear(int(torch.rand(1)), "none")
 
     with global_state_untouched(), pytest.raises(TypeError):

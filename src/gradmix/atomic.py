@@ -1,7 +1,7 @@
 """Files that are whole: written to a temporary name, flushed and renamed.
 
 A reader sees the old file or the new one, also after a crash. What a killed writer leaves behind
-is removed by the next one.
+is removed by the next one. Symbolic links stay, and what they point to is replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUFFIX = ".tmp"
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A new file to write, which becomes `path` at the end; after an error nothing has changed."""
-    path = Path(path)
+    path = _target(path)
     remove_leftovers(path)
     temporary, file = _new_temporary(path)
     try:
@@ -49,11 +49,16 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
     """Remove the temporary files of killed writers of `path`."""
-    path = Path(path)
+    path = _target(path)
     with suppress(OSError):
         for name in os.listdir(path.parent):
             if name.startswith(f".{path.name}.") and name.endswith(SUFFIX):
                 _remove_unless_in_use(path.parent / name)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """The file itself, where `path` is a symbolic link to it."""
+    return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 
 def _new_temporary(path: Path) -> tuple[Path, BinaryIO]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,12 @@ class GradMix:
                 f"partners is {partners!r}, which needs to know where the batch stands in the "
                 "pool; use 'gradient' or 'gradient-keep-original', or gradmix's own loop"
             )
+        _check_kind((int, float), "a number", alpha=alpha, tau=tau)
+        _check_kind(
+            (int,), "a whole number", tables=tables, exemplars_per_class=exemplars_per_class
+        )
+        _check_kind((nn.Linear, NoneType), "the model's last nn.Linear", head=head)
+        _check_kind((torch.Generator, NoneType), "a torch.Generator", generator=generator)
         self._head = head
         self._generator = generator
         device = "cpu" if generator is None else generator.device
@@ -115,13 +122,21 @@ class GradMix:
         self,
         model: nn.Module,
         *,
-        memory: tuple[Tensor, Tensor],
+        memory: tuple[Tensor, Tensor] | None,
         current: tuple[Tensor, Tensor],
     ) -> None:
-        """Compute the pair table with the model as it is now; call it once per epoch."""
+        """Compute the pair table with the model as it is now; call it once per epoch.
+
+        In a first task `memory` is None, or empty tensors.
+        """
+        _check_kind((nn.Module,), "a network", model=model)
         head = find_head(model) if self._head is None else self._head
-        for name, (x, y) in (("memory", memory), ("current", current)):
-            _check_samples(name, x, y, head.out_features, may_be_empty=name == "memory")
+        _check_pair("current", current)
+        _check_samples("current", *current, head.out_features, may_be_empty=False)
+        if memory is None:
+            memory = current[0][:0], current[1][:0]
+        _check_pair("memory", memory)
+        _check_samples("memory", *memory, head.out_features, may_be_empty=True)
         if len(memory[1]):
             _check_form("memory", memory[0], current[0])
         mixer = self._new_mixer(head.out_features)
@@ -170,6 +185,17 @@ class GradMix:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the draws of λ where they stood."""
         self._host.bit_generator.state = json.loads(state["host"])
+
+
+def _check_kind(kinds: tuple[type, ...], right: str, **given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise InputError(f"{name} is {value!r}; give {right}")
+
+
+def _check_pair(name: str, given: Any) -> None:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise InputError(f"{name} is a {type(given).__name__}; give a pair: inputs and labels")
 
 
 def _check_samples(name: str, x: Tensor, y: Tensor, num_outputs: int, may_be_empty: bool) -> None:

@@ -60,8 +60,8 @@ class RandomStreams:
         return self._host[name]
 
     @contextmanager
-    def for_construction(self, name: str) -> Iterator[None]:
-        """Within it, code that knows only the global generator (`nn.Linear()`) draws from `name`.
+    def as_global(self, name: str) -> Iterator[None]:
+        """Within it, the global generator (of `nn.Linear()`, of dropout) is seeded from `name`.
 
         The global state of CPU and device is put back afterwards.
         """

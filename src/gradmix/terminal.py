@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +39,16 @@ FOLDED = 14  # characters that a label has at least, when it is folded
 output = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
 """Progress and remarks; results go to standard output, so that they can be piped."""
+
+
+def show_all(stream: object) -> None:
+    """Let a stream write "?" for what its encoding has not, where it would fail."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="replace")
+
+
+show_all(sys.stdout)
+show_all(sys.stderr)
 
 
 def printable(value: object) -> str:

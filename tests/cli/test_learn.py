@@ -95,6 +95,32 @@ def test_a_folder_with_train_and_test(tmp_path):
     assert "accuracy on the test folder" in text
 
 
+@pytest.mark.parametrize("part", ["test", "val"])
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("wrapper", [".", "wrapper"])
+def test_the_same_folder_to_learn_and_to_test(tmp_path, part, given, wrapper):
+    photos(tmp_path / "all" / wrapper / "train", "red", "green")
+    photos(tmp_path / "all" / wrapper / part, "red", "green", seed=1, each=3)
+    test = ("--test", tmp_path / "all") if given else ()
+    command = ("learn", tmp_path / "all", "--model", tmp_path / "m", *QUICK, "--epochs", 1)
+    report = json.loads(gradmix(*command, *test, "--json"))
+    assert report["measured_on"] == "eval_set"
+    assert [(row[0], row[3]) for row in report["accuracy"]] == [("green", 3), ("red", 3)]
+
+
+def test_a_class_called_train_and_one_with_folders(tmp_path):
+    one = photos(tmp_path / "one", "red", "green", "blue")
+    (one / "red").rename(one / "train")
+    (one / "green").rename(one / "test")
+    (one / "blue").rename(one / "test" / "more")
+    report = json.loads(
+        gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1, "--json")
+    )
+    assert report["new"] == ["test", "train"]
+    assert report["measured_on"] != "eval_set"
+    assert report["samples"] == 60 - 2 * 4  # held out
+
+
 def test_few_images_are_warned_of(tmp_path, said):
     one = photos(tmp_path / "one", "red", "green", each=2)
     text = gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
@@ -123,6 +149,25 @@ def test_predict_leaves_out_what_cannot_be_read(model, tmp_path, said):
         gradmix("predict", model, seen)
     found = json.loads(gradmix("predict", model, seen, "--skip-unreadable", "--json"))
     assert [entry["file"][-5:] for entry in found] == ["0.png", "2.png"]
+    assert "1.png cannot be read and is left out" in said()
+
+
+def test_predict_sees_what_learn_sees(model, tmp_path, said):
+    seen = photos(tmp_path / "p", "red", each=1, seed=5)
+    for name in ("red/._0.png", ".thumbs/x.png"):
+        (seen / name).parent.mkdir(exist_ok=True)
+        (seen / name).write_bytes(b"no picture")
+    (seen / "linked").symlink_to(photos(tmp_path / "q", "blue", each=1) / "blue", True)
+    (seen / "linked" / "again").symlink_to(seen, True)
+    found = json.loads(gradmix("predict", model, seen, "--json"))
+    assert [entry["file"] for entry in found] == [
+        str(seen / name) for name in ("linked/0.png", "red/0.png")
+    ]
+    (seen / "red" / "1.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(DataNotFoundError, match=r"red/1\.png"):
+        gradmix("predict", model, seen)
+    again = json.loads(gradmix("predict", model, seen, "--skip-unreadable", "--json"))
+    assert [entry["file"] for entry in again] == [entry["file"] for entry in found]
     assert "1.png cannot be read and is left out" in said()
 
 

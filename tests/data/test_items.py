@@ -86,9 +86,12 @@ class Endless(IterableDataset[Any]):
         (Items([(BYTES[0].transpose(2, 0, 1), 0)]), r"shape \(3, 6, 5\); .* arrays \(H, W, C\)"),
         (Items([(torch.from_numpy(BYTES[0]), 0)]), r"tensors must be \(C, H, W\)"),
         (Items([(X[0].int(), 0)]), "image of torch.int32; it must be torch.uint8"),
-        (Items([(X[0].float(), 0)]), "are not bytes divided by 255; leave out transforms"),
-        (Items([((X[0].float() - 128) / 64, 0)]), "are not bytes divided by 255"),
-        (Items([(torch.rand(3, 4, 4), 0)]), "are not bytes divided by 255"),
+        (Items([(X[0].float(), 0)]), r"divided by 255; leave out .* bytes: x\.round\(\)"),
+        (
+            Items([((X[0].float() - 128) / 64, 0)]),
+            "divided by 255; leave out transforms.*Normalize$",
+        ),
+        (Items([(torch.rand(3, 4, 4), 0)]), r"divided by 255; .* bytes: \(x \* 255\)\.round\(\)"),
         (Items([(torch.full((3, 4, 4), torch.nan), 0)]), "floats from nan"),
         (Items([(Image.new("F", (4, 4)), 0)]), r"train\[0\]: its pixels are of mode 'F'"),
         (Items([(X[0], -1)]), "y_train holds label -1"),
@@ -97,3 +100,11 @@ class Endless(IterableDataset[Any]):
 def test_bad_datasets_are_refused(train: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         from_dataset(train, Items([(X[0], 0)]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
+def test_every_byte_returns_from_floats(kind):
+    every = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
+    items = Items([((every.double() / 255).to(kind), 0)])
+    data = from_dataset(items, items)
+    assert torch.equal(data.train.x[0], every)

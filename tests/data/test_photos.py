@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gradmix.data.photos import read_folder, read_image_files
+from gradmix.data.photos import has_own_test, read_folder, read_image_files
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 
@@ -47,6 +47,23 @@ def test_grey_stays_grey_and_train_is_what_is_read(tmp_path):
     assert labels == [0]
 
 
+def test_the_part_to_test_on(tmp_path):
+    write(tmp_path / "train", "a", [(9, 9)])
+    assert not has_own_test(tmp_path)
+    write(tmp_path / "val", "a", [(9, 9)] * 5)
+    assert has_own_test(tmp_path)
+    assert read_folder(tmp_path, part="test")[1] == [0] * 5
+
+
+@pytest.mark.parametrize("names", [("bus", "train", "test"), ("train", "test"), ("cat", "test/a")])
+def test_classes_are_no_part_to_test_on(tmp_path, names):
+    for name in names:
+        write(tmp_path, name, [(9, 9)])
+    assert not has_own_test(tmp_path)
+    assert not has_own_test(tmp_path / names[0] / "0.png")
+    assert not has_own_test(tmp_path / "none")
+
+
 def test_single_files(tmp_path):
     write(tmp_path, "a", [(9, 9), (30, 20)])
     paths = [tmp_path / "a" / "1.png", tmp_path / "a" / "0.png"]
@@ -81,8 +98,10 @@ def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
     whole, labels, _ = read_folder(tmp_path, **given)
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
     damage(tmp_path / "b" / "0.png")
+    count = "2" if "shape" in given else "at least 1"  # else only headers are read by then
     with pytest.raises(
-        CorruptFileError, match="images cannot be read; on the command line, --skip"
+        CorruptFileError,
+        match=rf"\({count} of 5 images cannot be read; on the command line, --skip",
     ):
         read_folder(tmp_path, **given)
     said = []
@@ -95,8 +114,12 @@ def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
     assert "1.png" in text
     for path in tmp_path.rglob("*.png"):
         damage(path)
-    with pytest.raises(CorruptFileError, match=r"5 of 5 images cannot be read\)"):
+    with pytest.raises(CorruptFileError, match=r"\(5 of 5 images cannot be read\)"):
         read_folder(tmp_path, **given, skip=said.append)
+    for path in tmp_path.rglob("*.png"):
+        path.write_bytes(b"no picture")
+    with pytest.raises(CorruptFileError, match=r"\(5 of 5 images cannot be read; "):
+        read_folder(tmp_path, **given)
 
 
 @pytest.mark.parametrize("suffix", ["png", "webp"])
@@ -138,6 +161,10 @@ def test_links_that_lead_back_and_pipes(tmp_path):
         (tmp_path / "photos" / "a" / name).symlink_to(tmp_path / "photos", True)
     (tmp_path / "elsewhere").symlink_to(tmp_path / "photos", True)
     assert len(read_folder(tmp_path / "elsewhere")[1]) == 1
+    write(tmp_path, "other", [(9, 9)])
+    (tmp_path / "photos" / "b").symlink_to(tmp_path / "other", True)
+    (tmp_path / "other" / "back").symlink_to(tmp_path / "photos", True)
+    assert read_folder(tmp_path / "photos")[1] == [0, 1]
     os.mkfifo(tmp_path / "photos" / "a" / "1.png")
     with pytest.raises(CorruptFileError, match="it is no file"):
         read_folder(tmp_path / "photos")

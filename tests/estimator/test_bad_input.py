@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_matrix
 from sklearn.exceptions import NotFittedError
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from gradmix import IncrementalClassifier
-from gradmix.errors import DataNotFoundError, GradMixError, InputError
+from gradmix.errors import DataNotFoundError, DivergedError, GradMixError, InputError
 
 X, Y = rows("a", "b")
 PICTURES, NAMES = images("a", "b", shape=(3, 16, 16))
@@ -186,6 +186,38 @@ def test_parameters_that_cannot_change_between_calls(of_rows, params):
     refused(classifier, X, Y, "start anew with fit")
 
 
+def test_a_class_that_was_not_announced():
+    classifier = quick(epochs=1).partial_fit(X, Y, classes=["a", "b", "c"])
+    refused(classifier, *rows("d"), "'d', which was not announced")
+    classifier.partial_fit(*rows("d"), classes=["a", "b", "c", "d"])
+    assert classifier.classes_.tolist() == ["a", "b", "c", "d"]
+
+
+def test_statistics_of_images_are_in_bytes():
+    floats = PICTURES / 255
+    given = {"mean": [float(floats.mean())] * 3, "std": [float(floats.std())] * 3}
+    with pytest.raises(InputError, match="multiply both by 255"):
+        quick(epochs=1, **given).partial_fit(floats, NAMES)
+    scaled = {name: [255 * number for number in numbers] for name, numbers in given.items()}
+    quick(epochs=1, **scaled).partial_fit(floats, NAMES)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"a": 1}, {1.0}, iter([[0.0]]), DataLoader([(X[0], 1)])], ids=lambda x: type(x).__name__
+)
+def test_what_is_no_array(of_rows, bad):
+    with pytest.raises(InputError, match="give an array"):
+        of_rows.predict(bad)
+    refused(of_rows, bad, Y, "give an array")
+
+
+def test_the_last_step_may_diverge():
+    classifier = quick(lr=1e30, epochs=1, batch_size=64)
+    with pytest.raises(DivergedError, match="lr below"):
+        classifier.partial_fit(X, Y)
+    assert not hasattr(classifier, "classes_")
+
+
 def test_classes_that_do_not_fit(of_rows):
     for classes in (["a"], [1, 2], ["b", "c"]):
         with pytest.raises(InputError, match="classes"):
@@ -197,10 +229,10 @@ def test_classes_that_do_not_fit(of_rows):
 @pytest.mark.parametrize(
     ("bad", "match"),
     [
-        ((X, Y[:3]), "3 labels"),
+        ((X, Y[:3]), "eval_set's y has 3 labels"),
         ((X, np.array(["c"] * 40)), "never learned"),
-        ((X[:, :2], Y), "2 features"),
-        (X, "requires y"),
+        ((X[:, :2], Y), "eval_set's X: .* 2 features"),
+        (X, "requires y to be passed, but the target eval_set's y is None"),
         ("/nowhere", "rows of numbers"),
     ],
 )

@@ -207,6 +207,15 @@ def test_folders_of_images(tmp_path):
     assert large._learned.basis.layout.shape == (3, 16, 16)
 
 
+def test_a_folder_with_parts_is_learned_from_one_and_measured_on_the_other(tmp_path):
+    photos(tmp_path / "all" / "train", "cat", "dog", each=9)
+    photos(tmp_path / "all" / "test", "cat", "dog", each=4)
+    classifier = quick(epochs=1).partial_fit(tmp_path / "all", eval_set=tmp_path / "all")
+    assert classifier.report_.samples == 18
+    assert [row[3] for row in classifier.report_.accuracy] == [4, 4]
+    assert len(classifier.predict(tmp_path / "all")) == 8
+
+
 def test_more_of_known_classes_renews_the_memory_fairly():
     """Of 20 samples and then 60 more, about a fourth of what is kept is of the first."""
     shares = []
@@ -263,6 +272,23 @@ def test_early_stopping_stops_at_the_best_epoch_and_gives_exemplars_back():
     assert classifier.score(*rows(0, 1, 2, seed=1)) > 0.9
     forever = quick(epochs=3, early_stopping=True, patience=50).fit(X, y)
     assert (forever.report_.epochs, forever.report_.stopped_early) == (3, False)
+
+
+@pytest.mark.parametrize("memory", [{"exemplars_per_class": 1}, {"memory_total": 4}], ids=str)
+def test_early_stopping_with_no_exemplar_to_spare(memory):
+    if "memory_total" in memory:
+        memory = {**memory, "exemplars_per_class": None}
+    classifier = quick(early_stopping=True, **memory).partial_fit(*rows(0, 1, 2))
+    classifier.partial_fit(*rows(3))
+    assert classifier._learned.method.memory.y.bincount().tolist() == [1, 1, 1, 1]
+
+
+def test_forgetting_a_class_keeps_the_warnings_of_others():
+    X, y = rows(0, 1, 11)
+    with pytest.warns(DataWarning):
+        classifier = quick().partial_fit(X[:41], y[:41])  # one sample of class 11
+    classifier.forget(1)
+    assert [text for text in classifier.report_.warnings if text.startswith("class 11 has")]
 
 
 @pytest.mark.parametrize("method", METHODS)

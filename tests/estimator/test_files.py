@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from estimator_cases import digest, images, quick, rows
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradmix import IncrementalClassifier
 from gradmix.archive import locked, read_archive, write_archive
-from gradmix.errors import FileError, FileInUseError, GradMixError
+from gradmix.errors import FileError, FileInUseError, GradMixError, InputError
 from gradmix.estimator import classifier as classifiers
 from gradmix.methods import METHODS
 
@@ -138,6 +138,129 @@ def test_forgetting_leaves_the_others_as_they_were():
     assert all("b" not in map(str, report.new) for report in classifier.history_)
     classifier.partial_fit(*rows("b", "d"))
     assert classifier.classes_.tolist() == ["a", "b", "c", "d"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    scale=st.floats(-37, 37).map(lambda power: 10.0**power),
+    shift=st.sampled_from([0.0, 1.0, -3.0]),
+)
+@example(scale=9e-31, shift=0.0)
+@example(scale=1e-38, shift=0.0)
+@example(scale=1e31, shift=0.0)
+@example(scale=3e37, shift=3.0)
+def test_tiny_and_huge_columns_return(tmp_path_factory, scale, shift):
+    X = np.random.default_rng(0).normal(size=(40, 4))
+    X[:, 0] = (X[:, 0] + shift) * scale
+    classifier = quick(epochs=1).partial_fit(X, [0, 1] * 20)
+    path = tmp_path_factory.mktemp("scaled") / "f"
+    classifier.save(path)
+    again = load(path)
+    assert digest(again) == digest(classifier)
+    assert (again.predict_proba(X) == classifier.predict_proba(X)).all()
+
+
+def test_a_std_beyond_float32_returns(tmp_path):
+    classifier = quick(epochs=1, std=[1e300] * 4).fit(*rows("a", "b"))
+    classifier.save(tmp_path / "f")
+    assert digest(load(tmp_path / "f")) == digest(classifier)
+
+
+def test_parameters_return_as_they_are_when_saved(tmp_path):
+    classifier = quick(epochs=1).fit(*rows("a", "b"))
+    classifier.set_params(epochs=np.int64(7), lr=0.5, mix="remix", random_state=np.int64(3))
+    classifier.save(tmp_path / "f")
+    again = load(tmp_path / "f")
+    assert again.get_params() == {**classifier.get_params(), "lr_steps": []}
+    assert [type(again.get_params()[name]) for name in ("epochs", "random_state")] == [int, int]
+    assert digest(again) == digest(classifier)
+    again.save(tmp_path / "g")
+    assert (tmp_path / "g").read_bytes() == (tmp_path / "f").read_bytes()
+    assert digest(again.partial_fit(*rows("c"))) == digest(classifier.partial_fit(*rows("c")))
+    classifier.save(tmp_path / "f")
+    assert "changed" not in read_archive(tmp_path / "f", "classifier")  # all are of the last call
+
+
+CHANGED = {
+    "method": "der",
+    "model": "mlp",
+    "head_size": 2,
+    "exemplars_per_class": 1,
+    "memory_total": 2,
+    "mean": [0.0] * 3,
+    "transforms": ["crop"],
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_parameters_that_do_not_fit_what_was_learned_return_and_leave_it(name, tmp_path):
+    classifier = quick(epochs=1, exemplars_per_class=6).fit(*rows("a", "b", "c"))
+    classifier.set_params(**{name: CHANGED[name]}).save(tmp_path / "f")
+    again = load(tmp_path / "f")
+    assert again.get_params()[name] == CHANGED[name]
+    assert digest(again) == digest(classifier)
+    with pytest.raises(InputError, match=name):
+        again.partial_fit(*rows("d"))
+
+
+def test_parameters_that_make_no_sense_are_not_saved(tmp_path):
+    classifier = quick(epochs=1).fit(*rows("a", "b")).set_params(epochs="many")
+    with pytest.raises(InputError, match="epochs is 'many'"):
+        classifier.save(tmp_path / "f")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "returned"), [(np.uint8(3), 3), (True, True), (np.random.RandomState(0), None)]
+)
+def test_seeds_return_and_generators_do_not(given, returned, tmp_path):
+    quick(epochs=1, random_state=given).fit(*rows("a", "b")).save(tmp_path / "f")
+    again = load(tmp_path / "f").random_state
+    assert again is returned or again == returned
+
+
+def test_a_file_is_read_to_the_device_that_was_set_last(tmp_path):
+    classifier = quick(epochs=1).fit(*rows("a", "b")).set_params(device="cuda:99")
+    classifier.save(tmp_path / "f")
+    with pytest.raises(FileError, match="load it with another, say device='cpu'"):
+        load(tmp_path / "f")
+    assert load(tmp_path / "f", device="cpu").device == "cuda:99"
+
+
+@pytest.mark.parametrize("device", ["warp", "cuda:x", "", 5, torch.device("cpu")])
+def test_a_wrong_device_is_not_the_files_fault(saved, device):
+    with pytest.raises(InputError, match=r"^device is") as caught:
+        load(saved, device=device)
+    assert saved.name not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", ["mlp-small", torch.nn.Linear(4, 2), 5])
+def test_a_network_for_a_file_that_has_one_is_refused(saved, model):
+    with pytest.raises(InputError, match="has its own network 'mlp-small': leave out model="):
+        load(saved, model=model)
+
+
+def network(inside, first=4):
+    parts = torch.nn.Linear(first, inside), torch.nn.Tanh(), torch.nn.Linear(inside, 10)
+    return torch.nn.Sequential(*parts)
+
+
+@pytest.mark.parametrize("other", [network(9), network(8, first=5), torch.nn.Tanh()])
+def test_a_network_that_does_not_fit_the_file_is_named(other, tmp_path):
+    quick(epochs=1, model=network(8)).fit(*rows("a", "b")).save(tmp_path / "f")
+    with pytest.raises(InputError, match=r"^model is a \w+ that does not fit .*/f; give"):
+        load(tmp_path / "f", model=other)
+    with pytest.raises(InputError, match=r"^model is 'mlp'; .*pass it as model="):
+        load(tmp_path / "f", model="mlp")
+    assert load(tmp_path / "f", model=network(8)).classes_.tolist() == ["a", "b"]
+
+
+def test_saving_through_a_link_keeps_it(classifier, tmp_path):
+    (tmp_path / "link").symlink_to("v1")
+    (tmp_path / "v1").write_bytes(b"old")
+    classifier.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert digest(load(tmp_path / "v1")) == digest(classifier)
 
 
 # --- hostile files --------------------------------------------------------------------------
@@ -278,6 +401,12 @@ FORGED = {
     "columns of numbers": put("columns", value=3),
     "declared of lists": put("declared", value=[[1]]),
     "finished of a list": put("finished", value=[]),
+    "a std that is zero in float32": put("std", value=[1e-46] * 4),
+    "std of infinity": put("std", value=[float("inf")] * 4),
+    "changed of text": put("changed", value="epochs"),
+    "changed to text": put("changed", value={"epochs": "many"}),
+    "a changed parameter of its own": put("changed", value={"code": 1}),
+    "changed to a device of dreams": put("changed", value={"device": "warp:9"}),
     "a device of dreams": put("params", "device", value="warp:9"),
 }
 

@@ -80,7 +80,7 @@ def make_training(
     growing = kind.grows or head == "growing"
     outputs = len(benchmark.tasks[0].classes) if growing else classes
     channels = benchmark.tasks[0].train.x.shape[1]
-    with streams.for_construction("weights"):
+    with streams.as_global("weights"):
         model = network(outputs) if callable(network) else NETWORKS[network](channels, outputs)
     mixer = Mixer(
         parse_recipe(mix, level=level),

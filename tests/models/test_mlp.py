@@ -62,7 +62,7 @@ def test_the_default_is_the_papers():
 
 def test_construction_from_a_stream_is_the_same_every_time():
     def weights(seed):
-        with RandomStreams(seed).for_construction("model"):
+        with RandomStreams(seed).as_global("model"):
             return nn.utils.parameters_to_vector(MLP(6, 3, (4, 7)).parameters())
 
     assert torch.equal(weights(1), weights(1))

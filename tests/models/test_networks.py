@@ -25,7 +25,7 @@ X = torch.rand(6, 3, 8, 12, generator=torch.Generator().manual_seed(0))
 
 
 def make(name, seed=0):
-    with RandomStreams(seed).for_construction("model"):
+    with RandomStreams(seed).as_global("model"):
         return NETWORKS[name][0]()
 
 

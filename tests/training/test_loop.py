@@ -43,7 +43,7 @@ def training(mix="gradmix+", seed=0, benchmark=None, **settings):
     benchmark = blobs() if benchmark is None else benchmark
     streams = RandomStreams(seed)
     outputs = len(benchmark.class_names)
-    with streams.for_construction("weights"):
+    with streams.as_global("weights"):
         model = MLP(16, outputs, (32, 24))
     mixer = Mixer(
         parse_recipe(mix),

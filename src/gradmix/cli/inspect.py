@@ -105,7 +105,10 @@ def _write_sheet(classifier: IncrementalClassifier, out: str) -> None:
 
     page = Path(out).suffix.lower() == ".html"
     learned = classifier._learned
-    content = contact_page(learned).encode() if page else contact_sheet(learned)
+    if page:  # folders' names, and so classes, may have bytes that are no text
+        content = contact_page(learned).encode(errors="backslashreplace")
+    else:
+        content = contact_sheet(learned)
     try:
         with replacing(out) as file:
             file.write(content)

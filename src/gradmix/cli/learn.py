@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -62,6 +61,7 @@ def learn(
     Shows the accuracy on each class before and after, on images held out of training. Stopped in
     whatever way, the same command goes on where it was and ends with the same file.
     """
+    from gradmix.data.photos import has_own_test
     from gradmix.errors import DataWarning
     from gradmix.estimator.continuing import learn_into
 
@@ -79,9 +79,8 @@ def learn(
         "threads": threads,
         "device": device,
     }
-    own_test = Path(photos, "test")
-    if test is None and own_test.is_dir() and Path(photos, "train").is_dir():
-        test = str(own_test)
+    if test is None and has_own_test(photos):
+        test = photos
     with _stopping(), showing_progress() as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # they are in the report
         classifier = learn_into(

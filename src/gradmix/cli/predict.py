@@ -38,16 +38,16 @@ def predict(
 
 
 def find_images(given: Sequence[str]) -> list[Path]:
-    """These files, and all images in these folders."""
-    from gradmix.data.image_folder import EXTENSIONS
+    """These files, and all images in these folders that learning would see."""
+    from gradmix.data.file_tree import FileTree
+    from gradmix.data.image_folder import EXTENSIONS, image_names
     from gradmix.errors import DataNotFoundError, InputError
 
     paths: list[Path] = []
     for text in given:
         path = Path(text)
         if path.is_dir():
-            inside = (file for file in sorted(path.rglob("*")) if file.is_file())
-            found = [file for file in inside if file.suffix.lower() in EXTENSIONS]
+            found = [path / name for name in image_names(FileTree(path))]
             if not found:
                 raise InputError(f"{text} has no images, with extensions {' '.join(EXTENSIONS)}")
             paths += found
@@ -76,11 +76,11 @@ def _shares(
     classifier: Any, paths: list[Path], skip_unreadable: bool
 ) -> Iterator[tuple[Path, Any]]:
     """The probabilities of each image that can be read, or of all."""
-    from gradmix.errors import CorruptFileError
+    from gradmix.errors import CorruptFileError, DataNotFoundError
 
     try:
         yield from zip(paths, classifier.predict_proba(paths), strict=True)
-    except CorruptFileError:
+    except (CorruptFileError, DataNotFoundError):  # the latter of links that lead nowhere
         if not skip_unreadable:
             raise
         if len(paths) == 1:

@@ -104,9 +104,12 @@ class FileTree:
 
 
 def _leads_back(folder: str, name: str) -> bool:
-    """Whether it is a link to a folder that it is in."""
+    """Whether it is a link to a folder that it is in, be it by way of other links."""
     path = Path(folder, name)
-    return path.is_symlink() and Path(folder).resolve().is_relative_to(path.resolve())
+    if not path.is_symlink():
+        return False
+    target = path.resolve()
+    return any(above.resolve().is_relative_to(target) for above in path.parents)
 
 
 def _is_visible(name: str) -> bool:

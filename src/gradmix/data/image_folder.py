@@ -5,6 +5,9 @@ Two layouts, at the top or in a single folder at the top:
     train/<class>/*  test/<class>/*     the test folder may also be called val
     <class>/*                           the last images of every class become test images
 
+A single folder that has folders and no images of its own is taken for a wrapper, and the folders
+in it for classes; with images of its own it is a class. Likewise `train` is a class like others
+if it has images of its own and no test folder with folders of classes is beside it.
 Classes are sorted by name, images within a class too, and may lie in folders below. Files with
 other extensions than `EXTENSIONS` and hidden ones are not looked at.
 """
@@ -62,9 +65,9 @@ def from_folder(
         channels: 1 for grey or 3 for colours; by default 1 if all images are grey, else 3.
         resample: "bilinear" or "bicubic".
         corrupt: What to do with images that cannot be read: "refuse" raises a CorruptFileError
-            that names the first and says how many, "skip" leaves them out with a warning and
-            lists them in `skipped` of the data set. Streamed images are not read beforehand
-            to be refused; a bad one then raises when it is its turn.
+            that names the first and says how many at least, "skip" leaves them out with a
+            warning and lists them in `skipped` of the data set. Streamed images are not read
+            beforehand to be refused; a bad one then raises when it is its turn.
         test_fraction: Without a test folder, the share of each class, the last by name, that
             becomes test images, at least one; 0.2 is the last 20 %.
         stream: Leave the images in their files and decode them when needed, see
@@ -80,7 +83,7 @@ def from_folder(
         raise DataNotFoundError(f"{path}: no such folder or zip file")
     listing = list_images(FileTree(path), test_fraction=test_fraction)
     shape, failures = _common_shape(listing, size, channels)
-    listing, skipped = _without(listing, failures, corrupt)
+    listing, skipped = _without(listing, failures, corrupt, headers_only=True)
     files = ImageFiles(listing.tree, listing.names, shape, None if size is None else resample)
     x: Tensor | StreamedImages = StreamedImages(files)
     if stream or (stream is None and x.shape.numel() > _IN_MEMORY):
@@ -169,34 +172,83 @@ def list_images(
 ) -> Listing:
     """Find the classes and images of a folder; InputError says what is not as it should be."""
     tree, entries = _innermost(tree)
-    if "train" not in _folders(entries):
+    if not _is_split(entries, test_folders):
         by_class = _images_by_class(tree, entries, "")
         return _hold_out(tree, by_class, test_fraction)
-    test = [folder for folder in test_folders if folder in _folders(entries)]
-    if not test:
+    test = _test_folder(entries, test_folders)
+    if test is None:
         raise InputError(
             f"{tree.describe('')}: has a folder train but none called "
             f"{' or '.join(test_folders)}; to hold out test images, give {tree.describe('train')}"
         )
     train_images, test_images = (
-        _images_by_class(tree, _below(entries, part), f"{part}/") for part in ("train", test[0])
+        _images_by_class(tree, _below(entries, part), f"{part}/") for part in ("train", test)
     )
-    _check_same_classes(tree, train_images, test_images, test[0])
+    _check_same_classes(tree, train_images, test_images, test)
     return _listing(tree, train_images, test_images)
 
 
-def find_classes(tree: FileTree, part: str = "train") -> tuple[FileTree, dict[str, list[str]]]:
-    """The images of each class, by the name of its folder; of `part`, if there is such a folder."""
+def find_classes(
+    tree: FileTree, part: Literal["train", "test"] = "train"
+) -> tuple[FileTree, dict[str, list[str]]]:
+    """The images of each class, by the name of its folder; of that part if there are parts."""
     tree, entries = _innermost(tree)
-    if part in _folders(entries):
-        return tree, _images_by_class(tree, _below(entries, part), f"{part}/")
-    return tree, _images_by_class(tree, entries, "")
+    folder = _part_folder(tree, entries, part)
+    if folder is None:
+        return tree, _images_by_class(tree, entries, "")
+    return tree, _images_by_class(tree, _below(entries, folder), f"{folder}/")
+
+
+def has_test_classes(tree: FileTree) -> bool:
+    """Whether there are folders of classes to test on, beside those to train on."""
+    _, entries = _innermost(tree)
+    test = _test_folder(entries, _TEST_FOLDERS)
+    return _is_split(entries) and test is not None and bool(_folders(_below(entries, test)))
+
+
+def image_names(tree: FileTree) -> list[str]:
+    """All images, in whatever folders, sorted."""
+    return [entry for entry in tree.names() if _is_image(entry)]
+
+
+def _part_folder(tree: FileTree, entries: Sequence[str], part: str) -> str | None:
+    """The folder of the part for training or for testing; None if there are no such parts."""
+    if part == "train":
+        return "train" if _is_split(entries) else None
+    test = _test_folder(entries, _TEST_FOLDERS)
+    if _is_split(entries):
+        if test is None:
+            raise InputError(
+                f"{tree.describe('')}: has a folder train but none called "
+                f"{' or '.join(_TEST_FOLDERS)}; to measure on what is for training, give "
+                f"{tree.describe('train')}"
+            )
+        return test
+    return test if test is not None and _holds_classes(entries, test) else None
+
+
+def _is_split(entries: Sequence[str], test_folders: Sequence[str] = _TEST_FOLDERS) -> bool:
+    """Whether `train` has the classes, instead of being one."""
+    return "train" in _folders(entries) and any(
+        _holds_classes(entries, folder) for folder in ("train", *test_folders)
+    )
+
+
+def _test_folder(entries: Sequence[str], test_folders: Sequence[str]) -> str | None:
+    """The first of the test folders that has folders, else the first that is there."""
+    present = [folder for folder in test_folders if folder in _folders(entries)]
+    with_folders = [folder for folder in present if _folders(_below(entries, folder))]
+    return next(iter([*with_folders, *present]), None)
 
 
 def _innermost(tree: FileTree) -> tuple[FileTree, list[str]]:
     """The folder that has the classes, if all lies in one folder in another, and its entries."""
     entries = tree.names()
-    while len(only := _folders(entries)) == 1 and only[0] != "train" and _holds_folders(entries):
+    while (
+        len(only := _folders(entries)) == 1
+        and only[0] != "train"
+        and _holds_classes(entries, only[0])
+    ):
         tree = tree.within(only[0])
         entries = _below(entries, only[0])
     return tree, entries
@@ -219,9 +271,14 @@ def _folders(entries: Sequence[str]) -> list[str]:
     return sorted({entry.split("/", 1)[0] for entry in entries if "/" in entry})
 
 
-def _holds_folders(entries: Sequence[str]) -> bool:
-    """Whether there are folders in folders."""
-    return any(entry.endswith("/") and entry.count("/") == 2 for entry in entries)
+def _holds_classes(entries: Sequence[str], folder: str) -> bool:
+    """Whether a folder has folders, and no images of its own."""
+    below = _below(entries, folder)
+    return bool(_folders(below)) and not any("/" not in name and _is_image(name) for name in below)
+
+
+def _is_image(entry: str) -> bool:
+    return PurePosixPath(entry).suffix.lower() in EXTENSIONS and not entry.endswith("/")
 
 
 def _below(entries: Sequence[str], folder: str) -> list[str]:
@@ -235,7 +292,7 @@ def _images_by_class(tree: FileTree, entries: Sequence[str], prefix: str) -> dic
     """The images of each class folder, with `prefix` before their names."""
     images: dict[str, list[str]] = {folder: [] for folder in _folders(entries)}
     for entry in entries:
-        if "/" in entry and PurePosixPath(entry).suffix.lower() in EXTENSIONS and entry[-1] != "/":
+        if "/" in entry and _is_image(entry):
             images[entry.split("/", 1)[0]].append(f"{prefix}{entry}")
     if not images:
         raise InputError(
@@ -322,15 +379,15 @@ def _check_same_size(listing: Listing, headers: dict[int, Header], first: int, r
 
 
 def _without(
-    listing: Listing, failures: Sequence[Failure], corrupt: str
+    listing: Listing, failures: Sequence[Failure], corrupt: str, *, headers_only: bool = False
 ) -> tuple[Listing, list[str]]:
     """The listing without what failed, and the messages; CorruptFileError if that is refused."""
     if not failures:
         return listing, []
     if corrupt == "refuse":
         raise CorruptFileError(
-            f"{failures[0].message} ({len(failures)} of {len(listing.names)} images cannot be "
-            "read; corrupt='skip' leaves them out)"
+            f"{failures[0].message} ({'at least ' if headers_only else ''}{len(failures)} of "
+            f"{len(listing.names)} images cannot be read; corrupt='skip' leaves them out)"
         )
     bad = {failure.row for failure in failures}
     kept = listing.keep([row for row in range(len(listing.names)) if row not in bad])

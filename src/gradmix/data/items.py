@@ -15,6 +15,7 @@ from gradmix.errors import InputError
 
 _CHANNELS = (1, 3, 4)
 _ROUNDING = 1e-3  # how far floats of bytes, times 255, may be from whole numbers
+_ROUNDING_OF_HALF = 0.07  # the same of float16: half of its last digit below 1, times 255
 
 
 def own_class_names(dataset: object) -> Sequence[str] | None:
@@ -97,11 +98,17 @@ def bytes_of(pixels: Tensor, where: str) -> Tensor:
         raise InputError(f"{where} has an image of {pixels.dtype}; it must be torch.uint8")
     scaled = pixels.double() * 255
     rounded = scaled.round()
-    exact = bool(((scaled - rounded).abs() <= _ROUNDING).all())  # also not NaN
+    away = _ROUNDING_OF_HALF if pixels.dtype == torch.float16 else _ROUNDING
+    exact = bool(((scaled - rounded).abs() <= away).all())  # also not NaN
     if not exact or bool(((rounded < 0) | (rounded > 255)).any()):
+        least, most = float(pixels.min()), float(pixels.max())
+        advice = "leave out transforms such as Normalize"
+        if 0 <= least <= most <= 1:
+            advice += ", or pass bytes: (x * 255).round().to(torch.uint8)"
+        elif 0 <= least <= most <= 255:
+            advice += ", or pass bytes: x.round().to(torch.uint8)"
         raise InputError(
-            f"{where} has floats from {float(pixels.min()):.4g} to {float(pixels.max()):.4g} that "
-            "are not bytes divided by 255; leave out transforms such as Normalize, or pass bytes: "
-            "(x * 255).round().to(torch.uint8)"
+            f"{where} has floats from {least:.4g} to {most:.4g} that are not bytes divided by 255; "
+            f"{advice}"
         )
     return rounded.to(torch.uint8)

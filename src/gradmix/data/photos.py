@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gradmix.data.file_tree import FileTree
-from gradmix.data.image_folder import find_classes
+from gradmix.data.image_folder import find_classes, has_test_classes
 from gradmix.data.images import THREADS, Failure, Header, ImageFiles, read_headers
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
@@ -24,19 +26,20 @@ def read_folder(
     size: int | None = None,
     largest: int = 64,
     skip: Callable[[str], object] | None = None,
+    part: Literal["train", "test"] = "train",
 ) -> tuple[Tensor, list[int], tuple[str, ...]]:
     """All images of a folder with a folder for each class, or of a zip of one.
 
     Images uint8 (N, C, H, W), labels and the classes' names, sorted. Images become `shape`;
     without one `size` x `size`; without that they stay as they are if all have one size of at
     most `largest` pixels a side, else become `largest` x `largest`. Colours stay if there are any.
-    With folders `train` and `test`, the images are those of `train`. Those that cannot be read are
-    a CorruptFileError, or left out if there is `skip`, which is told so in a sentence.
+    With folders `train` and `test` (or `val`), the images are those of `part`. Those that cannot
+    be read are a CorruptFileError, or left out if there is `skip`, which is told so in a sentence.
     """
     path = Path(path).expanduser()
     if not path.exists():
         raise DataNotFoundError(f"{path}: no such folder or zip file")
-    tree, by_class = find_classes(FileTree(path))
+    tree, by_class = find_classes(FileTree(path), part)
     classes = tuple(sorted(by_class))
     names = [name for folder in classes for name in by_class[folder]]
     labels = [label for label, folder in enumerate(classes) for _ in by_class[folder]]
@@ -44,7 +47,7 @@ def read_folder(
     resize = True
     if shape is None:
         headers, unreadable = read_headers(tree, names)
-        _refuse(unreadable, len(names), skip)
+        _refuse(unreadable, len(names), skip, headers_only=True)
         shape, resize = _shape_of(headers.values(), size, largest)
     failed = {failure.row for failure in unreadable}
     rows = [row for row in range(len(names)) if row not in failed]
@@ -60,6 +63,12 @@ def read_folder(
         x = x[torch.tensor([row not in failed for row in rows])]
         labels = [label for row, label in enumerate(labels) if row not in failed]
     return x, labels, classes
+
+
+def has_own_test(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder, or a zip of one, has classes to test on beside those to train on."""
+    path = Path(path).expanduser()
+    return (path.is_dir() or zipfile.is_zipfile(path)) and has_test_classes(FileTree(path))
 
 
 def read_image_files(
@@ -104,11 +113,16 @@ def _decode(
 
 
 def _refuse(
-    failures: Sequence[Failure], count: int, skip: Callable[[str], object] | None = None
+    failures: Sequence[Failure],
+    count: int,
+    skip: Callable[[str], object] | None = None,
+    *,
+    headers_only: bool = False,
 ) -> None:
     """CorruptFileError if some have failed and may not be skipped, or all have."""
     if failures and (skip is None or len(failures) == count):
+        known = "at least " if headers_only and len(failures) < count else ""
         hint = "; on the command line, --skip-unreadable leaves them out" if skip is None else ""
         raise CorruptFileError(
-            f"{failures[0].message} ({len(failures)} of {count} images cannot be read{hint})"
+            f"{failures[0].message} ({known}{len(failures)} of {count} images cannot be read{hint})"
         )

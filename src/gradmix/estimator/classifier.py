@@ -25,6 +25,7 @@ from gradmix.estimator.inputs import read_inputs
 from gradmix.estimator.labels import Label, read_classes, read_labels
 from gradmix.estimator.learned import Learned
 from gradmix.estimator.learning import learn
+from gradmix.training.checkpoint import seed_on_file
 
 Array = npt.NDArray[Any]
 SAVE_SECONDS = 10.0  # to wait for another writer of a file
@@ -63,7 +64,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         transforms: Of training images: crop, flip, randaugment; "auto": crop and flip for ResNets.
         image_size: What images in folders are resized to; None: as they are if all have one size
             of up to 64 pixels, else 64.
-        mean: Per channel or column, in the units of X; None: that of the first data.
+        mean: Per column in its units, or per channel of images in bytes, 0 to 255, whatever X has;
+            None: that of the first data.
         std: Likewise.
         criterion_exemplars: New samples per class that gradient partners are judged by.
         pairing: one-to-one or all-pairs.
@@ -141,7 +143,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Learn new classes, more of known ones, or both; whatever goes wrong, nothing changes.
 
         `y` has a label for each sample: text, integers or booleans; datasets and folders have
-        their own. `classes` are all that may ever occur, to announce some or to catch slips.
+        their own. `classes` are all that may occur from now on, to announce some or to catch slips.
         Accuracy and forgetting are measured on `eval_set`, (X, y) or a folder, else on what was
         held out. `checkpoint` is a file that keeps the call while it lasts: after a stop the same
         call goes on from there, to the same bits; remove it when the classifier is saved.
@@ -151,7 +153,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._learn(before, data, Watch(checkpoint))
 
     def _learn(self, before: Learned | None, data: Data, watch: Watch) -> IncrementalClassifier:
-        seed = self._seed() if before is None else before.basis.seed
+        seed = self._first_seed(watch) if before is None else before.basis.seed
         self._take(learn(before, self._params(), seed, data, watch))
         return self
 
@@ -195,6 +197,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         check_params(params)
         return params
 
+    def _first_seed(self, watch: Watch) -> int:
+        """Without a seed of its own, a call that was stopped goes on with the one it had drawn."""
+        drawn = None
+        if self.random_state is None and watch.checkpoint is not None:
+            drawn = seed_on_file(watch.checkpoint)
+        return self._seed() if drawn is None else drawn
+
     def _seed(self) -> int:
         state = self.random_state
         if isinstance(state, (int, np.integer)) and not isinstance(state, bool):
@@ -206,17 +215,19 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         except ValueError as error:
             raise InputError(f"random_state is {state!r}: {error}") from error
 
-    def _labels(self, y: Any, own: Any, count: int, before: Learned | None) -> Array:
+    def _labels(
+        self, y: Any, own: Any, count: int, before: Learned | None, name: str = "y"
+    ) -> Array:
         if own is not None and y is not None:
-            raise InputError("y is given, and X has labels of its own; leave out one of them")
+            raise InputError(f"{name} is given, and X has labels of its own; leave out one of them")
         if own is None and y is None:
             raise InputError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None; only datasets and folders have labels of their own"
+                f"This {type(self).__name__} estimator requires y to be passed, but the target "
+                f"{name} is None; only datasets and folders have labels of their own"
             )
-        labels = read_labels(y if own is None else own, count)
+        labels = read_labels(y if own is None else own, count, name)
         if before is not None:
-            before.labels.check_kind(labels)
+            before.labels.check_kind(labels, name)
         return labels
 
     def _evaluation(
@@ -224,8 +235,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> tuple[Tensor, Array]:
         pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
         X, y = eval_set if pair else (eval_set, None)
-        x, _, own = read_inputs(X, self, layout, self.image_size, "eval_set's X")
-        return x, self._labels(y, own, len(x), before)
+        x, _, own = read_inputs(X, self, layout, self.image_size, "eval_set's X", part="test")
+        return x, self._labels(y, own, len(x), before, "eval_set's y")
 
     # --- use --------------------------------------------------------------------------------
 
@@ -276,7 +287,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return learned  # type: ignore[no-any-return]
 
     def _inputs(self, X: Any, learned: Learned) -> Any:
-        return read_inputs(X, self, learned.basis.layout, None)
+        return read_inputs(X, self, learned.basis.layout, None, part="test")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learned")

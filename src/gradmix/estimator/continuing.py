@@ -12,11 +12,11 @@ import numpy as np
 
 from gradmix.archive import locked, read_archive
 from gradmix.atomic import remove_leftovers
+from gradmix.data.photos import read_folder
 from gradmix.errors import FileError
 from gradmix.estimator import files
 from gradmix.estimator.call import Data, Watch
 from gradmix.estimator.classifier import IncrementalClassifier
-from gradmix.estimator.inputs import read_inputs
 from gradmix.estimator.learned import digest
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.loop import Event, Training
@@ -72,17 +72,18 @@ def _measured_on(
     say: Callable[[str], object],
     skip_unreadable: bool,
 ) -> Data:
-    """With a test folder, as far as its classes are known."""
+    """With a test folder, or the folder `test` or `val` in it, as far as its classes are known."""
     skip = say if skip_unreadable else None
-    inputs = read_inputs(test, classifier, data.layout, None, "test", skip)
+    x, numbers, classes = read_folder(test, shape=data.layout.shape, skip=skip, part="test")
+    labels = np.array([classes[number] for number in numbers])
     known = {*data.y.tolist(), *getattr(classifier, "classes_", np.empty(0)).tolist()}
-    fits = np.isin(inputs.labels, sorted(known))
-    left_out = sorted({*inputs.labels[~fits].tolist()})
+    fits = np.isin(labels, sorted(known))
+    left_out = sorted({*labels[~fits].tolist()})
     if left_out:
         say(f"not measured, for they are not known: {', '.join(left_out)}")
     if not fits.any():
         return data
-    return replace(data, evaluation=(inputs.x[np.flatnonzero(fits)], inputs.labels[fits]))
+    return replace(data, evaluation=(x[np.flatnonzero(fits)], labels[fits]))
 
 
 def _was_finished(kept: Path, finished: str, data: Data) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradmix.archive import read_archive, write_archive
 from gradmix.errors import FileError, InputError
@@ -16,6 +18,7 @@ from gradmix.estimator.choices import check_params
 from gradmix.estimator.inputs import Layout
 from gradmix.estimator.labels import as_array
 from gradmix.estimator.learned import CONTENTS, Learned, from_state
+from gradmix.training.build import pick_device
 
 KIND = "classifier"
 
@@ -23,9 +26,27 @@ KIND = "classifier"
 def write(path: str | os.PathLike[str], classifier: Any, learned: Learned) -> int:
     """Write a file; how many bytes it has."""
     state = learned.to_state()
-    seed = classifier.random_state
-    state["random_state"] = seed if isinstance(seed, int) else None
+    changed = _changed(classifier._params(), learned.basis.params)
+    if changed:  # since it last learned; what was learned goes with the others
+        state["changed"] = changed
+    state["random_state"] = _seed(classifier.random_state)
     return write_archive(path, KIND, state)
+
+
+def _changed(params: Mapping[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that are not those of the last call; networks have no place in a file."""
+    return {
+        name: value
+        for name, value in params.items()
+        if not isinstance(value, nn.Module) and value != learned[name]
+    }
+
+
+def _seed(given: Any) -> int | None:
+    """A random_state as files have it: numbers only, not generators."""
+    if isinstance(given, np.integer):
+        return int(given)
+    return given if isinstance(given, int) else None
 
 
 def read(
@@ -36,8 +57,10 @@ def read(
 ) -> tuple[dict[str, Any], Learned]:
     """The parameters, of these names, and the knowledge of a classifier.
 
-    FileError if it is no such file.
+    FileError if it is no such file, InputError if `model` or `device` is not what it needs.
     """
+    if device is not None:
+        _check_device(device)
     state = read_archive(path, KIND)
     contents = state.get("contents")
     if type(contents) is not int or contents != CONTENTS:
@@ -45,20 +68,91 @@ def read(
             f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
             f"{CONTENTS}: install the version that wrote it or a later one"
         )
-    try:
+    changed = state.get("changed", {})
+    with _naming(path):
         _check(state, names)
+        _check_changed(state["params"], changed)
+        network = state["model"]
+    _check_model(path, network, model)
+    if device is None:
+        device = changed.get("device", state["params"]["device"])
+        _check_saved_device(path, device)
+    with _naming(path) if network is not None else _naming_model(path, model):
         learned = from_state(state, model, device)
+    with _naming(path):
         _check_memories(learned)
+    return {**learned.basis.params, **changed, "random_state": state["random_state"]}, learned
+
+
+@contextmanager
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whatever goes wrong within is the file's fault."""
+    try:
+        yield
     except InputError as error:
-        if "model=" in str(error):  # the file is fine, a network is missing
-            raise
         raise FileError(f"{os.fspath(path)} is no whole classifier: {error}") from error
     except Exception as error:
         raise FileError(
             f"{os.fspath(path)} is no whole classifier ({type(error).__name__}: {error})"
         ) from error
-    params = {**learned.basis.params, "random_state": state["random_state"]}
-    return params, learned
+
+
+@contextmanager
+def _naming_model(path: str | os.PathLike[str], model: nn.Module) -> Iterator[None]:
+    """Whatever goes wrong within is the fault of a network that was given."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(
+            f"model is a {type(model).__name__} that does not fit {os.fspath(path)}; give one of "
+            f"the same layers as when it was saved: {error}"
+        ) from error
+
+
+def _check_device(device: Any) -> None:
+    """InputError unless it can be used here."""
+    try:
+        pick_device(device)
+    except InputError:
+        raise
+    except Exception as error:  # no text, or a number that Fabric does not know
+        raise InputError(
+            f"device is {device!r}; give auto, cpu, cuda, mps or, say, 'cuda:1'"
+        ) from error
+
+
+def _check_saved_device(path: str | os.PathLike[str], device: str) -> None:
+    """FileError unless the device in a file can be used here."""
+    try:
+        _check_device(device)
+    except InputError as error:
+        raise FileError(
+            f"{os.fspath(path)} was saved with a device that is not here; load it with another, "
+            f"say device='cpu': {error}"
+        ) from error
+
+
+def _check_model(path: str | os.PathLike[str], network: Any, model: Any) -> None:
+    """InputError unless a network is given exactly if the file has none by name."""
+    if network is None and not isinstance(model, nn.Module):
+        raise InputError(
+            f"model is {model!r}; {os.fspath(path)} was made with a network of your own: pass it "
+            "as model= to load it"
+        )
+    if network is not None and model is not None:
+        given = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
+        raise InputError(
+            f"model is {given}; {os.fspath(path)} has its own network {str(network)[:40]!r}: leave "
+            "out model="
+        )
+
+
+def _check_changed(params: Mapping[str, Any], changed: Any) -> None:
+    """Parameters set after learning make sense, too; what was learned does not follow them."""
+    if not isinstance(changed, dict) or not {*changed} <= {*params}:
+        raise ValueError(f"the changed parameters are {str(changed)[:80]}")
+    now = {**params, **changed}
+    check_params({**now, "model": now["model"] or "auto"})
 
 
 def _check(state: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -90,14 +184,15 @@ def _check(state: Mapping[str, Any], names: Sequence[str]) -> None:
     for name in ("mean", "std"):
         if not isinstance(state[name], (list, tuple)):
             raise ValueError(f"{name} is {str(state[name])[:40]}")
-        if len(state[name]) != shape[0] or not all(abs(value) < 1e30 for value in state[name]):
+        if len(state[name]) != shape[0] or not all(map(math.isfinite, state[name])):
             raise ValueError(f"{name} does not fit the samples")
-    if min(state["std"]) < 1e-30:
-        raise ValueError("std does not fit the samples")
+    mean, std = (torch.tensor(state[name], dtype=torch.float32) for name in ("mean", "std"))
+    if not bool(torch.isfinite(mean).all()) or not bool((std > 0).all()):  # as they are used
+        raise ValueError("mean or std does not fit the samples")
     columns = state["columns"]
     if columns is not None and (len(columns) != shape[0] or {*map(type, columns)} != {str}):
         raise ValueError("the names of columns do not fit the samples")
-    if type(state["random_state"]) not in (int, type(None)):
+    if type(state["random_state"]) not in (int, bool, type(None)):
         raise ValueError(f"random_state is {str(state['random_state'])[:40]}")
     if not state["history"] or type(state["finished"]) is not str:
         raise ValueError("there is no history")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.utils.validation import validate_data
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from gradmix.data.items import bytes_of, own_class_names, read_items
 from gradmix.data.photos import read_folder, read_image_files
@@ -53,22 +53,28 @@ def read_inputs(
     size: int | None,
     name: str = "X",
     skip: Callable[[str], object] | None = None,
+    part: Literal["train", "test"] = "train",
 ) -> Inputs:
     """Read samples; InputError unless they look as `expected`.
 
     `size` is what images in files are resized to at first, `estimator` whom messages speak of,
     `skip` who is told which images of a folder cannot be read and are left out; None refuses them.
+    `part` is taken of a folder that has one to train and one to test on.
     """
     shape = None if expected is None else expected.shape
+    if isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
+        raise InputError(
+            f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or a folder"
+        )
     if isinstance(X, (str, os.PathLike)) or _are_paths(X):
-        x, labels = _read_files(X, shape, size, name, skip)
+        x, labels = _read_files(X, shape, size, name, skip, part)
     elif isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
         x, numbers = read_items(X, name)
         labels = _named(numbers, own_class_names(X), name)
     else:
         return _read_array(X, estimator, expected, name)
     if x.ndim == 2:  # rows of a dataset
-        return _rows(x.numpy(), estimator, expected)._replace(labels=labels)
+        return _rows(x.numpy(), estimator, expected, name)._replace(labels=labels)
     return Inputs(_like(x, expected, name), Layout(tuple(x.shape[1:])), labels)
 
 
@@ -109,12 +115,15 @@ def _read_files(
     size: int | None,
     name: str,
     skip: Callable[[str], object] | None,
+    part: Literal["train", "test"],
 ) -> tuple[Tensor, Any]:
     if shape is not None and len(shape) != 3:
         raise InputError(f"{name} are image files; this classifier has learned rows of numbers")
     single = isinstance(X, (str, os.PathLike))
     if single and (zipfile.is_zipfile(X) or not Path(X).is_file()):
-        x, labels, classes = read_folder(X, shape=shape, size=size, largest=LARGEST_KEPT, skip=skip)
+        x, labels, classes = read_folder(
+            X, shape=shape, size=size, largest=LARGEST_KEPT, skip=skip, part=part
+        )
         return x, np.array([classes[label] for label in labels])
     paths = [X] if single else list(X)
     if shape is None:
@@ -135,18 +144,19 @@ def _read_array(X: Any, estimator: Any, expected: Layout | None, name: str) -> I
         except ValueError as error:
             raise InputError(f"{name} is not a rectangular array: {error}") from error
     if getattr(X, "ndim", 2) not in (3, 4):
-        return _rows(X, estimator, expected)
+        return _rows(X, estimator, expected, name)
     x = _images(np.asarray(X), name)
     return Inputs(_like(x, expected, name), Layout(tuple(x.shape[1:])))
 
 
-def _rows(X: Any, estimator: Any, expected: Layout | None) -> Inputs:
+def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
     """Rows by scikit-learn's rules, with its messages."""
     scratch: Any = object.__new__(type(estimator))  # takes note of columns in our place
     if expected is not None:
         if expected.images:
             raise InputError(
-                f"X is not made of images; this classifier has learned images of {expected.shape}"
+                f"{name} is not made of images; this classifier has learned images of "
+                f"{expected.shape}"
             )
         scratch.n_features_in_ = expected.shape[0]
         if expected.names is not None:
@@ -155,7 +165,8 @@ def _rows(X: Any, estimator: Any, expected: Layout | None) -> Inputs:
         with np.errstate(over="ignore"):  # becomes infinite, which is refused
             array = validate_data(scratch, X, reset=expected is None, dtype=np.float32)
     except ValueError as error:
-        raise InputError(str(error)) from error
+        where = "" if name == "X" else f"{name}: "
+        raise InputError(f"{where}{error}") from error
     names = getattr(scratch, "feature_names_in_", None)
     columns = None if names is None else tuple(map(str, names))
     x = torch.from_numpy(np.array(array))  # a copy: arrays of others may change

@@ -39,6 +39,12 @@ class Labels(NamedTuple):
     def add(self, labels: Array, announced: Array | None) -> Labels:
         """With the classes of new data; new ones come in sorted order."""
         declared = self.declared
+        undeclared = sorted({*labels.tolist()} - {*self.known, *declared})
+        if announced is None and declared and undeclared:
+            raise InputError(
+                f"y has the class {undeclared[0]!r}, which was not announced: an earlier call said "
+                f"by classes= that only {_some(declared)} occur; give classes= with all anew"
+            )
         if announced is not None:
             unknown = sorted({*labels.tolist(), *self.known} - {*announced.tolist()})
             if unknown:

@@ -17,6 +17,8 @@ from gradmix.estimator.choices import FIXED, budget, choose, choose_model
 from gradmix.estimator.inputs import look_symbolic
 from gradmix.estimator.labels import Labels
 from gradmix.estimator.learned import Basis, Learned, digest
+from gradmix.estimator.report import few_samples
+from gradmix.randomness import RandomStreams
 from gradmix.training.build import make_fabric, torch_threads
 from gradmix.types import Samples
 
@@ -39,7 +41,9 @@ def learn(
     with torch_threads(params["threads"]):
         call = Call(before, basis, choices, labels, Samples(data.x, y), data, fabric)
         identity = None if watch.checkpoint is None else call.identity(data)
-        call.train(watch, identity)
+        number = len(before.history) + 1 if before else 1
+        with RandomStreams(basis.seed, fabric.device).as_global(f"call {number}"):  # for dropout
+            call.train(watch, identity)
         report = call.report(remarks)
         history = (*(before.history if before else ()), report)
     history = tuple(
@@ -67,6 +71,11 @@ def _basis(
     mean = computed[0] if mean is None else _numbers("mean", mean)
     std = computed[1] if std is None else _numbers("std", std)
     check_statistics(mean, std, data.layout.shape[0])
+    if data.layout.images and params["std"] is not None and max(std) < 1:
+        raise InputError(
+            f"std is {std}; give mean and std of images for bytes, 0 to 255, also where X has "
+            "floats from 0 to 1: multiply both by 255"
+        )
     model = choose_model(params["model"], data.layout, device)
     return Basis(dict(params), data.layout, model, mean, std, seed)
 
@@ -102,7 +111,7 @@ def _remarks(
 ) -> list[str]:
     """Warn of data that can hardly be learned; what was said."""
     remarks = [
-        f"class {labels.known[k]!r} has {counts[k]} sample{'s' * (counts[k] > 1)} so far; with "
+        f"{few_samples(labels.known[k])}{counts[k]} sample{'s' * (counts[k] > 1)} so far; with "
         f"fewer than {FEW_SAMPLES} it can hardly be learned"
         for k in y.unique().tolist()
         if counts[k] < FEW_SAMPLES

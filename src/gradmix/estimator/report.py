@@ -54,7 +54,7 @@ class Report:
             more=[other for other in self.more if other != label],
             accuracy=[row for row in self.accuracy if row[0] != label],
             avoided=[row for row in self.avoided if label not in row[:2]],
-            warnings=[text for text in self.warnings if repr(label) not in text],
+            warnings=[text for text in self.warnings if not text.startswith(few_samples(label))],
         )
 
     def shortened(self) -> Report:
@@ -121,6 +121,11 @@ def _fits(row: Any, kinds: Sequence[tuple[type, ...]]) -> bool:
     if type(row) not in (tuple, list) or len(row) != len(kinds):
         return False
     return all(type(value) in kind for value, kind in zip(row, kinds, strict=True))
+
+
+def few_samples(label: Label) -> str:
+    """How a warning begins that is of a single class."""
+    return f"class {label!r} has "
 
 
 def means(accuracy: Accuracy) -> dict[str, float | None]:

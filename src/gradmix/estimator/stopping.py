@@ -26,8 +26,10 @@ def hold_out(
     samples = [Samples(train.x[chosen], train.y[chosen])]
     kept = None
     if len(method.memory):
-        kept = method.memory.split_off(_share_of_each(method.memory.y, share, generator))
-        samples.append(kept.samples)
+        spared = _share_of_each(method.memory.y, share, generator)
+        if bool(spared.any()):  # of one exemplar of each class there is none to spare
+            kept = method.memory.split_off(spared)
+            samples.append(kept.samples)
     x, y = (torch.cat(parts) for parts in zip(*samples, strict=True))
     stopping = EarlyStopping(Samples(x, y), kept, params["patience"])
     return Samples(train.x[~chosen], train.y[~chosen]), stopping

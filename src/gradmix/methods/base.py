@@ -132,7 +132,7 @@ class Method:
     def grow(self, seen: int) -> None:
         """Make room for the classes of a new task, of which `seen` have then been met."""
         if self.grows or self.settings.head == "growing":
-            with self.streams.for_construction("heads"):
+            with self.streams.as_global("heads"):
                 self.model.head = grow_head(self.head, seen)
 
     def logits(self, mixed: MixedBatch) -> Tensor:
@@ -260,7 +260,7 @@ class Method:
         shorter = drop_output(head, label)
         if self.grows or self.settings.head == "growing":
             return shorter
-        with self.streams.for_construction("heads"):
+        with self.streams.as_global("heads"):
             return grow_head(shorter, head.out_features)
 
     # --- state ------------------------------------------------------------------------------

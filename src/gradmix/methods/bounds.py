@@ -106,7 +106,7 @@ class Joint(Method):
         super().rebuild(structure)
         head, outputs = self._initial_head, structure["initial"]
         if head.out_features != outputs:
-            with self.streams.for_construction("heads"):
+            with self.streams.as_global("heads"):
                 bias = head.bias is not None
                 self._initial_head = nn.Linear(head.in_features, outputs, bias=bias)
 

@@ -111,7 +111,7 @@ class FOSTER(Method):
 
     def grow(self, seen: int) -> None:
         """From the second task on: two branches, the old one being the last student."""
-        with self.streams.for_construction("heads"):
+        with self.streams.as_global("heads"):
             if self.seen == 0:
                 assert isinstance(self.model, Network)
                 self.model.head = grow_head(self.head, seen)
@@ -136,7 +136,7 @@ class FOSTER(Method):
 
     def _new_student(self) -> None:
         assert isinstance(self.model, TwoBranches)
-        with self.streams.for_construction("heads"):
+        with self.streams.as_global("heads"):
             student = copy.deepcopy(self.model.old)
             student.head = grow_head(student.head, self.head.out_features)
             self.student = student.requires_grad_(True).train()
@@ -248,7 +248,7 @@ class FOSTER(Method):
         first = self.model.old if isinstance(self.model, TwoBranches) else self.model
         assert isinstance(first, Network)
         self.model, self.student = first.requires_grad_(True), None
-        with self.streams.for_construction("heads"):
+        with self.streams.as_global("heads"):
             outputs = structure["old"] or structure["outputs"]
             device = self.head.weight.device
             self.model.head = nn.Linear(self.head.in_features, outputs).to(device)

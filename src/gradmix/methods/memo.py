@@ -105,7 +105,7 @@ class MEMO(Method):
     def grow(self, seen: int) -> None:
         """A special part for every task but the first, and a head for all."""
         net = self.model
-        with self.streams.for_construction("heads"):
+        with self.streams.as_global("heads"):
             if self.seen == 0:
                 net.head = grow_head(self.head, seen)
                 return
@@ -170,7 +170,7 @@ class MEMO(Method):
         width = self.head.in_features // len(net.specials)
         while len(net.specials) < structure["specials"]:
             net.add_special()
-        with self.streams.for_construction("heads"):
+        with self.streams.as_global("heads"):
             net.head = widen_head(self.head, width * structure["specials"], structure["outputs"])
             if structure["auxiliary"]:
                 net.auxiliary = nn.Linear(width, structure["auxiliary"]).to(device)

@@ -20,7 +20,7 @@ def grow_head(head: nn.Linear, outputs: int) -> nn.Linear:
     """A head with more outputs: the old rows and biases exactly, new ones initialised afresh.
 
     New values are PyTorch's default, drawn from the global generator on the CPU (see
-    `RandomStreams.for_construction`), so that they are the same on every device.
+    `RandomStreams.as_global`), so that they are the same on every device.
     """
     return widen_head(head, head.in_features, outputs)
 

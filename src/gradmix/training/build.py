@@ -60,7 +60,7 @@ class Design:
             with torch.device("meta"):
                 model = network()
         else:
-            with streams.for_construction("weights"):
+            with streams.as_global("weights"):
                 model = network().to(device)
             if device.type == "cpu":  # where convolutions are faster so; see benchmarks
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -211,6 +211,15 @@ class Checkpoint:
         return f"at task {at.task + 1}, epoch {at.epoch + 1}"
 
 
+def seed_on_file(path: str | os.PathLike[str]) -> int | None:
+    """The seed of the training that a checkpoint is of; None if there is none that says."""
+    try:
+        seed = read_archive(path, KIND)["about"].get("seed")
+    except (FileError, KeyError, AttributeError):
+        return None
+    return seed if type(seed) is int and seed >= 0 else None
+
+
 def _data_of(training: Training) -> dict[str, Any]:
     """Enough of the data to notice that it is not what it was."""
     benchmark = training.benchmark

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +33,8 @@ from gradmix.types import Samples, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+SOME = 32  # samples that are looked at after a task
 
 
 class StepDone(NamedTuple):
@@ -125,6 +127,7 @@ class Training:
         replay_batch = min(method.settings.replay_batch_size, len(method.memory))
         method.end_task(task.train)
         correct = self.evaluate()
+        self._check_scores()
         at.task, at.stage = at.task + 1, 0
         counts = method.mixer.counts.cpu()
         yield TaskDone(at.task - 1, correct, counts, len(method.memory), replay_batch)
@@ -192,6 +195,16 @@ class Training:
             )
         rate = self.method.mixer.judge.negative_rate
         return EpochDone(at.task, stage.name, at.epoch, stage.epochs, loss, rate)
+
+    def _check_scores(self) -> None:
+        """After a task's last step, whose effect no loss has shown: look at some samples."""
+        pool = self.method.pool
+        some = torch.arange(min(pool.num_new, SOME), device=pool.y.device)
+        if not bool((self.method.predict(pool.images(some)) < inf).all()):
+            raise DivergedError(
+                f"training diverged: scores are not finite after task {self.position.task + 1}; "
+                f"try an lr below {self.method.settings.lr}"
+            )
 
     def evaluate(self) -> dict[str, Tensor]:
         """Test samples classified right, by class, over all tasks, past and future.
