@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from cli_cases import gradmix
 from learn_cases import finish
 from PIL import Image
@@ -183,6 +184,17 @@ def test_predict(model, tmp_path):
     assert all(len(entry["classes"]) == 2 for entry in found)
     first = found[0]["classes"]
     assert first[0]["probability"] >= first[1]["probability"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+def test_a_model_of_a_device_that_is_not_here(model, tmp_path):
+    classifier = IncrementalClassifier.load(model).set_params(device="cuda")
+    classifier.save(tmp_path / "m")
+    seen = photos(tmp_path / "p", "red", each=1)
+    with pytest.raises(FileError, match="device='cpu'"):
+        gradmix("predict", tmp_path / "m", seen)
+    assert "red/0.png: red" in gradmix("predict", tmp_path / "m", seen, "--device", "cpu")
+    assert "red" in gradmix("inspect", tmp_path / "m")
 
 
 def test_a_zip_of_photos_and_a_folder_for_a_model(tmp_path):

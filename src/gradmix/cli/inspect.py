@@ -29,7 +29,7 @@ def inspect(
 
     if out is not None and Path(out).suffix.lower() not in (".png", ".html"):
         raise InputError(f"out is {out!r}; its name must end in .png or .html")
-    classifier = IncrementalClassifier.load(model)
+    classifier = IncrementalClassifier.load(model, device="cpu")  # it is only looked at
     facts = describe(classifier, Path(model).stat().st_size)
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201

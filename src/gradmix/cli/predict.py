@@ -21,13 +21,16 @@ def predict(
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")
     ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps; by default as it was learned.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print predictions as JSON.")] = False,
 ) -> None:
     """Say of each image which class it shows, and how likely that is."""
     from gradmix.estimator import IncrementalClassifier
 
     paths = find_images(images)
-    classifier = IncrementalClassifier.load(model)
+    classifier = IncrementalClassifier.load(model, device=device)
     found = list(_predictions(classifier, paths, top, skip_unreadable))
     if as_json:
         print(json.dumps(found, indent=2))  # noqa: T201
