@@ -14,7 +14,10 @@ SETTINGS = {"exemplars_per_class": 4, "increments": (4, 3, 3), "threads": 1}
 
 context = get_context("forkserver")  # forks from a process that has only imported things
 context.set_forkserver_preload(
-    ["gradmix.experiments.run", "sklearn.datasets", "gradmix.estimator.continuing", "gradmix.cli"]
+    [
+        *("gradmix.experiments.run", "gradmix.estimator.continuing", "gradmix.cli"),
+        *("sklearn.datasets", "lightning_fabric"),
+    ]
 )
 
 
