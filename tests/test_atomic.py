@@ -151,3 +151,13 @@ def test_the_umask_decides_who_may_read(tmp_path, mask, mode):
     finally:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are none")
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(FileExistsError, match="no file"):
+        write_text(path, "text")
+    assert path.is_fifo()
+    assert names(tmp_path) == ["pipe"]

@@ -64,6 +64,8 @@ def _target(path: str | os.PathLike[str]) -> Path:
 def _new_temporary(path: Path) -> tuple[Path, BinaryIO]:
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a device would be replaced
+        raise FileExistsError(errno.EEXIST, "there is something that is no file", str(path))
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{SUFFIX}")
         file = open(temporary, "xb")  # noqa: SIM115 (the caller closes it)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gradmix.data import (
     resolve_class_order,
     split_into_tasks,
 )
+from gradmix.data.datasets import digits
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.types import Samples
 
@@ -147,6 +149,14 @@ def test_task_without_test_samples() -> None:
     data = from_arrays(x, [0, 1], x[:1], [0])
     with pytest.raises(InputError, match=r"task 2 \(classes \[1\]\) has nothing to be evaluated"):
         split_into_tasks(data, 1)
+
+
+def test_every_class_needs_something_to_be_evaluated_on() -> None:
+    data = digits()
+    chosen = data.test.y != 3
+    less = replace(data, test=Samples(data.test.x[chosen], data.test.y[chosen]))
+    with pytest.raises(InputError, match=r"task 2 has nothing to evaluate its classes \[3\] on"):
+        split_into_tasks(less, 2)
 
 
 def rows(*labels: int) -> Samples:

@@ -2,17 +2,20 @@
 
 import copy
 import json
+import math
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from gradmix import config_for, run
 from gradmix.data import from_folder, split_into_tasks
 from gradmix.errors import InputError
 from gradmix.experiments.run import load_benchmark, prepare
 from gradmix.metrics import all_metrics
+from gradmix.models import MODELS, ModelInfo, adapt
 from gradmix.training.build import make_fabric
 
 
@@ -201,3 +204,13 @@ def test_analyses_are_taken_along_and_change_nothing_else(result):
 def test_an_unknown_analysis_is_refused():
     with pytest.raises(InputError, match="class-distance"):
         quick(analyses=["class-distanc"])
+
+
+def test_dropout_follows_the_seed(monkeypatch):
+    def network(shape, outputs):
+        layers = nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.Dropout(0.5)
+        return adapt(nn.Sequential(*layers, nn.Linear(16, outputs)))
+
+    monkeypatch.setitem(MODELS, "own", ModelInfo("own", "own", network))
+    found = [run(quick(model="own", mix="none")).accuracy for _ in range(2)]
+    assert found[0] == found[1]

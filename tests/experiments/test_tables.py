@@ -47,6 +47,14 @@ def test_what_else_differs_within_a_group_makes_groups_of_its_own():
     assert differing(results, ("data",)) == ("mix", "exemplars_per_class")
 
 
+def test_what_differs_between_mixes_without_being_theirs_is_shown_and_not_compared():
+    results = runs(NONE, mix="none", epochs=1) + runs(MIXUP, mix="mixup", epochs=6)
+    one, two = group_results(results)
+    assert (one.label, two.label) == ("digits er none epochs=1", "digits er mixup epochs=6")
+    assert not is_best(two, [one, two], "average_accuracy")
+    assert base_of(two, [one, two], "none") is None
+
+
 def test_what_differs_between_data_sets_only_does_not():
     groups = group_results(runs(NONE, mix="none") + runs(NONE, mix="none", data="mnist"))
     assert [set(group.key) for group in groups] == [{"data", "method", "mix"}] * 2

@@ -209,6 +209,12 @@ def _check_every_task_tests(tasks: Iterable[Task]) -> None:
                 f"task {task.number} (classes {list(task.classes)}) has nothing to be evaluated "
                 "on; every task needs test samples"
             )
+        missing = sorted(set(task.classes) - set(task.test.y.unique().tolist()))
+        if missing:
+            raise InputError(
+                f"task {task.number} has nothing to evaluate its classes {missing} on; every class "
+                "needs test samples, or validation samples if these are evaluated on"
+            )
 
 
 def _own_task(number: int, train: Samples, test: Samples, seen: int) -> Task:

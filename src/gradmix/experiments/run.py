@@ -26,7 +26,7 @@ from gradmix.methods import Method
 from gradmix.metrics import all_metrics
 from gradmix.models import build_model
 from gradmix.randomness import RandomStreams
-from gradmix.training.build import Design, make_fabric, torch_threads
+from gradmix.training.build import Design, make_fabric, pick_device, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import EpochDone, Event, TaskDone, Training
 
@@ -52,7 +52,8 @@ def run(
     """
     started = time.perf_counter()
     guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
-    with guard, torch_threads(config.threads):
+    dropout = RandomStreams(config.seed, pick_device(config.device)).as_global("run")
+    with guard, torch_threads(config.threads), dropout:
         training = prepare(config, load_benchmark(config) if benchmark is None else benchmark)
         record = _Record(training, config.analyses)
         about = {"config": config.to_json(), "protocol_version": PROTOCOL_VERSION}

@@ -101,15 +101,19 @@ def in_order(results: Iterable[RunResult]) -> list[RunResult]:
 def group_results(results: Iterable[RunResult], by: Sequence[str] | None = None) -> list[Group]:
     """Results that agree in all settings of `by`, in the order in which these first appear.
 
-    By default these are data, method and mix, and whatever else differs between runs that agree
-    in these three. ResultError if a group given by `by` has a seed twice.
+    By default these are data, method and mix, whatever else differs between runs that agree in
+    these three, and what differs between mixes without being a setting of theirs: whoever compares
+    these must see it. ResultError if a group given by `by` has a seed twice.
     """
     results = _completed(results)
     known = {name for result in results for name in result.config}
     for name in by or ():
         if results and name not in known:
             raise UnknownNameError("setting", name, known)
-    chosen = tuple(by) if by is not None else BY + differing(results, BY)
+    chosen = BY + differing(results, BY) if by is None else tuple(by)
+    if by is None:
+        across = differing(results, [name for name in BY if name != "mix"])
+        chosen += tuple(name for name in across if name not in (*chosen, *OF_THE_MIX))
     groups = [
         Group(
             {name: found[0].config[name] for name in chosen},
