@@ -302,7 +302,10 @@ def test_a_checkpoint_of_another_run_is_not_continued(tmp_path, about, benchmark
     assert pytest.importorskip("re").search(expected, message)
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda _: b"", lambda _: b"PK"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-7], lambda _: b"", lambda _: b"PK", lambda data: bytes(len(data))],
+)
 def test_a_damaged_checkpoint_is_not_continued(tmp_path, damage):
     file, said = started(tmp_path), []
     file.path.write_bytes(damage(file.path.read_bytes()))

@@ -112,7 +112,7 @@ class Row:
         ]
 
     def after_each_task(self) -> list[Spread]:
-        """Mean accuracy over the classes seen, after each task."""
+        """Mean accuracy over the tasks seen, after each task."""
         return over_seeds([accuracy_after_each_task(result.accuracy) for result in self.results])
 
     def variants(self) -> list[str]:

@@ -92,7 +92,7 @@ def accuracy_tables(rows: Sequence[Row]) -> str:
         }
         for row in rows
     ]
-    return _per_data("Accuracy on all classes seen, after each task", rows, cells)
+    return _per_data("Mean accuracy on the tasks seen, after each task", rows, cells)
 
 
 def class_tables(rows: Sequence[Row], parts: Sequence[Parts]) -> str:

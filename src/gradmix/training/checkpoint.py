@@ -172,7 +172,7 @@ class Checkpoint:
         """FileError if the file is something else: a checkpoint must not take its place."""
         if self.path.is_file():
             with self.path.open("rb") as file:
-                if file.read(len(ZIP)) not in (b"", ZIP):
+                if file.read(len(ZIP)) not in (b"", ZIP, bytes(len(ZIP))):  # zeros: after a crash
                     raise FileError(f"{self.path} is no checkpoint; give another path")
         try:
             kind = read_manifest(self.path).kind

@@ -6,7 +6,7 @@ function drawAccuracy() {
     row,
     points: row.after.map(([mean, deviation], task) => ({ task, mean, deviation })),
   }));
-  drawLines("chart-accuracy", series, `${setLabel()}: accuracy on all classes seen, after each task`);
+  drawLines("chart-accuracy", series, `${setLabel()}: mean accuracy on the tasks seen, after each task`);
 }
 
 function drawTask() {
