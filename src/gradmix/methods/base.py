@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradmix.criterion import evaluating, find_head
 from gradmix.data.pool import Normalise, Pool
@@ -19,6 +20,7 @@ from gradmix.methods.weights import load_weights
 from gradmix.mixer import Mixer
 from gradmix.mixing import Recipe
 from gradmix.mixing.plans import Plan
+from gradmix.models import mlp_gradient
 from gradmix.models.heads import drop_output, grow_head
 from gradmix.randomness import RandomStreams
 from gradmix.types import MixedBatch, Samples
@@ -203,13 +205,26 @@ class Method:
         return self.mixer.plan(self.pool.y[index], index)
 
     def mixed_batch(self, step: int) -> MixedBatch:
-        """The batch of a step as planned: partners, blend, labels."""
+        """What a step trains on, as planned: partners, blend, labels."""
         assert self.plan is not None
         return self.mixer.mix(self.plan, step)
 
     def train_step(self, step: int) -> Tensor:
-        """The loss of one step of the epoch."""
-        raise TypeError(f"{type(self).__name__} does not say how to train; define train_step")
+        """The loss of one step: Algorithm 1, steps 12 to 23, up to the gradient."""
+        mixed = self.mixed_batch(step)
+        return F.cross_entropy(self.logits(mixed), mixed.targets)
+
+    def layers_by_hand(self) -> list[mlp_gradient.Layer] | None:
+        """The layers of an MLP if the gradient of a step can be written out, which is faster.
+
+        So if the loss is that of `train_step` above and inputs are mixed, not hidden states.
+        """
+        own, recipe = self.train_step, self.mixer.recipe
+        if getattr(own, "__func__", None) is not Method.train_step:
+            return None
+        if type(self).logits is not Method.logits or (recipe and recipe.blend == "manifold"):
+            return None
+        return mlp_gradient.layers_of(self.model)
 
     def end_task(self, new: Samples) -> None:
         """Keep random exemplars of every new class (Algorithm 1, steps 26 and 27)."""

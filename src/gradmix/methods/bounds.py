@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
@@ -29,11 +28,6 @@ class FineTuning(Method):
     def plan_epoch(self, new: Tensor) -> Plan:
         """B1 alone."""
         return self.planned(new)
-
-    def train_step(self, step: int) -> Tensor:
-        """Cross-entropy on B1."""
-        mixed = self.mixed_batch(step)
-        return F.cross_entropy(self.logits(mixed), mixed.targets)
 
     def end_task(self, new: Samples) -> None:
         """Keep nothing."""
@@ -82,11 +76,6 @@ class Joint(Method):
     def plan_epoch(self, new: Tensor) -> Plan:
         """Batches of everything."""
         return self.planned(new)
-
-    def train_step(self, step: int) -> Tensor:
-        """Cross-entropy on a batch of everything."""
-        mixed = self.mixed_batch(step)
-        return F.cross_entropy(self.logits(mixed), mixed.targets)
 
     def end_task(self, new: Samples) -> None:
         """Keep all."""

@@ -15,7 +15,7 @@ from gradmix.criterion import embed
 from gradmix.criterion.gradients import residuals
 from gradmix.memory import GreedyBuffer, gradient_directions
 from gradmix.methods.er import ER
-from gradmix.types import Samples
+from gradmix.types import MixedBatch, Samples
 
 OFFER_BATCH = 1024
 
@@ -85,11 +85,11 @@ class GSSStream(GSS):
         if self._first_epoch:
             self._buffers = {}
 
-    def train_step(self, step: int) -> Tensor:
-        """The new samples compete, then a step of ER."""
+    def mixed_batch(self, step: int) -> MixedBatch:
+        """Let the new samples compete before they are trained on."""
         if self._first_epoch and self.new is not None:
             self.offer(self._buffers, self.new[step])
-        return super().train_step(step)
+        return super().mixed_batch(step)
 
     def end_task(self, new: Samples) -> None:
         """Keep what the stream left."""

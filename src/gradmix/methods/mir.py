@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from gradmix.errors import InputError
 from gradmix.methods.base import Method, Options
-from gradmix.types import Samples
+from gradmix.types import MixedBatch, Samples
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,12 @@ class MIR(Method):
     def plan_epoch(self, new: Tensor) -> None:
         """What is replayed depends on the network of the moment."""
 
-    def train_step(self, step: int) -> Tensor:
-        """Retrieve B2, then a step of ER."""
+    def mixed_batch(self, step: int) -> MixedBatch:
+        """Retrieve B2, then mix as ER does."""
         assert self.new is not None
         new = self.new[step]
         batch = torch.cat([new, self.retrieve(new)])
-        mixed = self.mixer.mix(self.planned(batch[None]), 0)
-        return F.cross_entropy(self.logits(mixed), mixed.targets)
+        return self.mixer.mix(self.planned(batch[None]), 0)
 
     def retrieve(self, new: Tensor) -> Tensor:
         """Pool indices of the candidates whose loss rises most."""
