@@ -1,7 +1,12 @@
 """Work in other processes."""
 
+import ast
 import math
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from worker_jobs import die, pid_after, sleep
@@ -36,6 +41,23 @@ def test_leaving_early_ends_the_workers():
     answers.close()  # or it would take an hour
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no signal masks")
+def test_ctrl_c_reaches_no_worker():
+    # In a process of its own, which has not started workers before.
+    script = """
+from worker_jobs import blocks_ctrl_c
+from gradmix.experiments.workers import in_processes
+if __name__ == "__main__":
+    print(dict(in_processes(blocks_ctrl_c, range(4), 2)))
+"""
+    command = [sys.executable, "-c", script]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True
+    )
+    blocked = ast.literal_eval(answer.stdout)
+    assert list(blocked.values()) == [True, True]
 
 
 def test_ctrl_c_that_joblib_stumbles_over_is_still_one(monkeypatch):

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from gradmix.errors import WorkerError
@@ -94,6 +95,7 @@ def _ctrl_c_waiting() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # pragma: no cover - on Windows
         yield
         return
+    resource_tracker.ensure_running()  # joblib would start it now, which lets Ctrl-C through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
