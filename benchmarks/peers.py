@@ -18,7 +18,7 @@ from benchmarks.timing import seconds, spread
 ROOT = Path(__file__).parent.parent
 PEER = Path(__file__).with_name("avalanche_peer.py")
 NEW = STEPS * 64  # new samples of an epoch
-ROUNDS = 1  # processes of the peer, each with three experiences
+ROUNDS = 3  # processes of the peer, each with three experiences
 
 
 def environment() -> Path:

@@ -23,6 +23,11 @@ def test_options_that_are_none(text):
         parse_options([text])
 
 
+def test_an_option_given_twice_is_refused():
+    with pytest.raises(InputError, match=r"option alpha is given twice, 0\.1 and 0\.5"):
+        parse_options(["alpha=0.1", "beta=1", "alpha=0.5"])
+
+
 def test_transforms():
     assert parse_transforms(None) is None
     assert parse_transforms(["none"]) == ()

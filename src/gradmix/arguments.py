@@ -49,13 +49,19 @@ def parse_options(texts: list[str] | None) -> tuple[tuple[str, float], ...] | No
     """
     if texts is None:
         return None
-    pairs = {}
+    pairs: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            pairs[name] = float(value)
+            number = float(value)
         except ValueError:
             raise InputError(f"option is {text!r}; give name=number, like alpha=0.3") from None
+        if name in pairs:
+            raise InputError(
+                f"option {name} is given twice, {pairs[name]:g} and {number:g}; a run has one, and "
+                "for a sweep a file lists several: options = [{...}, {...}]"
+            )
+        pairs[name] = number
     return tuple(sorted(pairs.items()))
 
 

@@ -1,5 +1,6 @@
 """The command line as a whole."""
 
+import errno
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from cli_cases import gradmix, shell
 
 from gradmix import __version__
+from gradmix.cli import main
 
 
 def test_list_names_everything():
@@ -33,6 +35,18 @@ def test_importing_gradmix_is_lazy():
     code = "import sys, gradmix; assert 'torch' not in sys.modules; gradmix.GradMix; "
     check = "assert 'lightning_fabric' not in sys.modules and 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", code + check], check=True)
+
+
+def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
+    def refuse(**_):
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/a.json")
+
+    monkeypatch.setattr("gradmix.cli.app", refuse)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    said = capsys.readouterr().err
+    assert said == "error: [Errno 28] No space left on device: 'runs/a.json'\n"
 
 
 def test_brackets_in_an_error_are_shown(tmp_path):

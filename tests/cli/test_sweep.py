@@ -71,6 +71,8 @@ def test_failures_have_exit_code_1_and_say_what_to_do(tmp_path):
     assert "gradmix.errors.DivergedError: training diverged" in listed
     assert listed.endswith("1 failed runs\n")
     assert gradmix("results", tmp_path, "--failed", "--mix", "none") == "0 failed runs\n"
+    [failure] = json.loads(gradmix("results", tmp_path, "--failed", "--format", "json"))
+    assert (failure["error"], failure["config"]["lr"]) == ("DivergedError", 1e30)
 
 
 def test_combinations_without_meaning(tmp_path):
@@ -92,6 +94,12 @@ def test_combinations_without_meaning(tmp_path):
     assert outcome.exit_code == 0
     assert "left out: data digits, method finetune, mix gradmix: mix has" in outcome.stderr
     assert len(ResultStore(tmp_path / "o").results()) == 3
+    outcome = CliRunner().invoke(app, [*map(str, args), "--skip-impossible", "--json"])
+    first, *others = map(json.loads, outcome.stdout.splitlines())
+    assert first["status"] == "impossible"
+    assert first["combination"] == "data digits, method finetune, mix gradmix"
+    assert first["reason"].startswith("mix has")
+    assert [line["status"] for line in others] == ["kept"] * 3
 
 
 @pytest.mark.parametrize(

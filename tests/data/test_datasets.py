@@ -56,7 +56,8 @@ def test_hold_out_nothing() -> None:
 
 @pytest.mark.parametrize("count", [-1, 6, 7, 1.5, True])
 def test_hold_out_refuses(count: Any) -> None:
-    with pytest.raises(InputError, match=f"count is {count}; it must be an integer from 0 to 5"):
+    message = f"validation is {count}; it must be an integer from 0 to 5"
+    with pytest.raises(InputError, match=message):
         toy().hold_out(count)
 
 

@@ -319,6 +319,7 @@ def test_empty_folder_of_a_class(tmp_path: Path) -> None:
     [
         ({"size": 0}, InputError, "size is 0"),
         ({"size": 2.5}, InputError, "size is 2.5"),
+        ({"size": 10**8}, InputError, "size is 100000000; .* from 1 to 16384"),
         ({"channels": 4}, InputError, "channels is 4; it must be 1 or 3"),
         ({"resample": "nearest"}, UnknownNameError, "unknown resampling 'nearest'"),
         ({"corrupt": "skipp"}, UnknownNameError, "did you mean 'skip'"),

@@ -72,7 +72,7 @@ def test_validation_stands_in_for_test() -> None:
 
 
 def test_validation_must_be_held_out() -> None:
-    with pytest.raises(InputError, match=r"data.hold_out\(count\) first"):
+    with pytest.raises(InputError, match=r"data.hold_out\(validation\) first"):
         split_into_tasks(toy(), 4, evaluate_on="validation")
     with pytest.raises(UnknownNameError, match="did you mean 'test'"):
         split_into_tasks(toy(), 4, evaluate_on="tset")  # type: ignore[arg-type]

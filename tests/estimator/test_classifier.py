@@ -322,6 +322,20 @@ def test_a_network_of_ones_own(tmp_path):
     assert digest(again.partial_fit(*rows(3))) == digest(classifier.partial_fit(*rows(3)))
 
 
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([torch.nn.Linear(5, 3)], r"model cannot take samples of shape \(4,\): RuntimeError: mat1"),
+        ([torch.nn.Linear(4, 3), torch.nn.Flatten(0)], r"model gives \(2,\) for one sample"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_before_training(layers, message):
+    classifier = quick(model=torch.nn.Sequential(*layers))
+    with pytest.raises(InputError, match=message):
+        classifier.fit(*rows(0, 1))
+    assert not hasattr(classifier, "classes_")
+
+
 class StoppedError(Exception):
     """In place of whatever may go wrong."""
 

@@ -82,6 +82,7 @@ def test_what_the_caller_gives_replaces_what_the_file_says(tmp_path):
         ("epochs = 3", "a grid has no data"),
         ('data = "digits"\nepochs = []', "epochs is an empty list"),
         ('data = "digits"\nseeds = []', "seeds is an empty list"),
+        ('data = "digits"\nseeds = 1\nseed = 2', "both seed and seeds"),
         ('data = "digits"\nseeds = "4-2"', "seeds has '4-2'"),
         ('data = "digits"\nepochs = "20"', "epochs is '20'; give a whole number"),
         ('data = "digits"\nepochs = [[1]]', r"epochs is \[1\]; give a whole number"),

@@ -111,7 +111,7 @@ def test_uneven_increments_and_validation():
         ({"increments": (20,)}, "increments"),
         ({"increments": (5, 5, 1)}, "increments"),
         ({"class_order": (0, 0, 1, 2, 3, 4, 5, 6, 7, 8)}, "class_order"),
-        ({"validation": 5000}, "count"),
+        ({"validation": 5000}, "validation is 5000"),
     ],
 )
 def test_what_does_not_fit_the_data_is_refused(changes, message):

@@ -145,7 +145,7 @@ def test_a_store_that_cannot_be_written_ends_the_sweep(store, monkeypatch):
         ({"increments": (3,)}, "data digits, method er, model mlp-small: increments"),
         ({"memory_total": 5}, "memory_total is 5"),
         ({"device": "tpuu"}, "device is 'tpuu'"),
-        ({"validation": 5000}, "count is 5000"),
+        ({"validation": 5000}, "validation is 5000"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(store, changes, message):

@@ -34,12 +34,18 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point: known errors become one line and exit code 2, Ctrl-C exit code 130."""
+    """Entry point: known errors become one line and exit code 2, Ctrl-C exit code 130.
+
+    What the system refuses, such as a write to a full disk, is a line and exit code 1.
+    """
     try:
         app(standalone_mode=True)
     except GradMixError as error:
         messages.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
+    except OSError as error:
+        messages.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         messages.print("stopped")
         sys.exit(130)

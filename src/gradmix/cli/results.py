@@ -65,7 +65,7 @@ def results(
     wanted |= {} if seeds is None else {"seed": parse_seeds(seeds)}
     wanted |= _conditions(where or [])
     if failed:
-        _show_failures(found, wanted)
+        _show_failures(found, wanted, form)
         return
     everything = of_protocol(found, protocol)
     chosen = in_order(select(everything, wanted))
@@ -123,12 +123,22 @@ def _contents(everything: Sequence[RunResult]) -> str:
     return "there is " + "; ".join(values)
 
 
-def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]]) -> None:
+def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: str) -> None:
+    from gradmix.experiments.grid import KINDS
+
+    if form not in ("table", "json"):
+        raise InputError(f"format is {form!r}; failed runs are shown as table or json")
+    for name in wanted:
+        if name not in KINDS:
+            raise UnknownNameError("setting", name, KINDS)
     failures = [
         failure
         for failure in store.failures()
         if all(failure.config.get(name) in allowed for name, allowed in wanted.items())
     ]
+    if form == "json":
+        typer.echo(json.dumps([asdict(failure) for failure in failures], indent=1))
+        return
     for failure in failures:
         c = failure.config
         name = f"{c['data']} {c['method']} {c['mix']} seed {c['seed']}"

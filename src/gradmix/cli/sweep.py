@@ -50,7 +50,12 @@ def sweep(
     from gradmix.experiments.store import ResultStore
     from gradmix.experiments.sweep import run_sweep
 
-    configs = _configs(file, data, seeds, settings, skip_impossible)
+    configs, skipped = _configs(file, data, seeds, settings, skip_impossible)
+    for name, reason in skipped.items():
+        messages.print(f"left out: {name}: {reason}", soft_wrap=True, markup=False)
+        if as_json:
+            line = {"status": "impossible", "combination": name, "reason": reason}
+            print(json.dumps(line), flush=True)  # noqa: T201
     display = SweepDisplay()
 
     def show(state: Sweep, outcome: Outcome | None) -> None:
@@ -87,7 +92,8 @@ def _configs(
     seeds: list[str] | None,
     settings: dict[str, Any],
     skip_impossible: bool,
-) -> list[RunConfig]:
+) -> tuple[list[RunConfig], dict[str, str]]:
+    """What is to be run, and the combinations without meaning, with the reason."""
     from gradmix.experiments.grid import expand, read_grids
     from gradmix.experiments.seeds import parse_seeds
 
@@ -97,10 +103,7 @@ def _configs(
     if file is None and not data:
         raise InputError("there is nothing to run; give --data or a file like CONFIG.toml")
     grids = [axes] if file is None else read_grids(file, **axes)
-    configs, skipped = expand(grids, skip_impossible)
-    for name, reason in skipped.items():
-        messages.print(f"left out: {name}: {reason}", soft_wrap=True, markup=False)
-    return configs
+    return expand(grids, skip_impossible)
 
 
 def _line(state: Sweep, outcome: Outcome) -> dict[str, Any]:

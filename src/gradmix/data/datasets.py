@@ -65,29 +65,31 @@ class DataSet:
             raise InputError("train.y is empty; a data set needs training samples")
         check_statistics(self.mean, self.std, self.train.x.shape[1])
 
-    def hold_out(self, count: int) -> DataSet:
-        """Return the data set with its last `count` training samples as validation; 0 = none.
+    def hold_out(self, validation: int) -> DataSet:
+        """Return the data set with its last training samples, so many, as validation; 0 = none.
 
         Where the samples are sorted by class, as in image folders, it is the last ones of every
         class, equally many of each as far as possible.
         """
-        total = len(self.train.y)
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < total:
-            raise InputError(f"count is {count!r}; it must be an integer from 0 to {total - 1}")
-        if count == 0:
+        total, whole = len(self.train.y), isinstance(validation, int)
+        if isinstance(validation, bool) or not whole or not 0 <= validation < total:
+            raise InputError(
+                f"validation is {validation!r}; it must be an integer from 0 to {total - 1}"
+            )
+        if validation == 0:
             return self
         if self.validation is not None:
             raise InputError(
-                f"count is {count}, but {len(self.validation.y)} samples are held out already; "
-                "call hold_out once, on the whole data set"
+                f"validation is {validation}, but {len(self.validation.y)} samples are held out "
+                "already; call hold_out once, on the whole data set"
             )
         x, y = self.train
         if bool((y[1:] >= y[:-1]).all()):
-            held, kept = _last_of_each_class(y, count)
+            held, kept = _last_of_each_class(y, validation)
             return replace(
                 self, train=Samples(x[kept], y[kept]), validation=Samples(x[held], y[held])
             )
-        cut = total - count
+        cut = total - validation
         held_out = Samples(x[cut:], y[cut:])
         return replace(self, train=Samples(x[:cut], y[:cut]), validation=held_out)
 

@@ -41,6 +41,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 _TEST_FOLDERS = ("test", "val")
 _IN_MEMORY = 8 << 30  # bytes of pixels beyond which images are streamed unless told otherwise
 _CORRUPT = ("refuse", "skip")
+LARGEST = 2**14  # pixels of a side to which images are resized
 
 
 def from_folder(
@@ -338,8 +339,9 @@ def _check_same_classes(
 def _check_options(
     size: int | None, channels: int | None, resample: str, corrupt: str, test_fraction: float
 ) -> None:
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise InputError(f"size is {size!r}; it must be a whole number of pixels")
+    whole = isinstance(size, int) and not isinstance(size, bool)
+    if size is not None and not (whole and 1 <= size <= LARGEST):
+        raise InputError(f"size is {size!r}; it must be a number of pixels from 1 to {LARGEST}")
     if channels not in (None, 1, 3):
         raise InputError(f"channels is {channels!r}; it must be 1 or 3")
     if resample not in RESAMPLING:
@@ -387,7 +389,8 @@ def _without(
     if corrupt == "refuse":
         raise CorruptFileError(
             f"{failures[0].message} ({'at least ' if headers_only else ''}{len(failures)} of "
-            f"{len(listing.names)} images cannot be read; corrupt='skip' leaves them out)"
+            f"{len(listing.names)} images cannot be read; mend or remove them, or load the folder "
+            "by from_folder(…, corrupt='skip'), which leaves them out)"
         )
     bad = {failure.row for failure in failures}
     kept = listing.keep([row for row in range(len(listing.names)) if row not in bad])

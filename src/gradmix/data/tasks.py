@@ -185,7 +185,7 @@ def _evaluation_samples(data: DataSet, evaluate_on: str) -> Samples:
     if data.validation is None:
         raise InputError(
             "evaluate_on is 'validation', but no samples are held out; "
-            "call data.hold_out(count) first"
+            "call data.hold_out(validation) first"
         )
     return data.validation
 

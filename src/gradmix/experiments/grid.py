@@ -104,6 +104,8 @@ def read_grids(path: str | os.PathLike[str], **overrides: list[Any]) -> list[Gri
 
 def _axes(path: Path, table: Mapping[str, Any]) -> dict[str, list[Any]]:
     axes = {}
+    if "seed" in table and "seeds" in table:
+        raise InputError(f"{path} has both seed and seeds; give one of them")
     for name, value in table.items():
         if name == "seeds":
             axes["seed"] = parse_seeds(value if isinstance(value, list) else [value])

@@ -74,6 +74,10 @@ def load_result(path: str | os.PathLike[str]) -> RunResult:
     if content.keys() != known:
         odd = sorted(content.keys() ^ known)
         raise ResultError(f"{path} is damaged: {', '.join(odd)} missing or not expected")
+    for f in fields(RunResult):
+        kind = str(f.type).partition("[")[0]
+        if type(content[f.name]).__name__ != kind:
+            raise ResultError(f"{path} is damaged: {f.name} is no {kind}")
     return RunResult(**content)
 
 

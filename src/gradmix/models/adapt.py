@@ -105,6 +105,8 @@ def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted
         if head is not None and head is not module.head:
             raise InputError(f"head is {head}, but module has the head {module.head}")
         return module
+    if not isinstance(module, nn.Module):
+        raise InputError(f"module is {module!r}; give a torch.nn.Module")
     linears = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     names = [name for name, linear in linears.items() if head is None or linear is head]
     if not names:
