@@ -39,8 +39,9 @@ def test_nothing_changes_if_writing_fails(tmp_path, monkeypatch, broken, existin
         raise OSError(28, "no space left on device")
 
     monkeypatch.setattr(os, broken, fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match="no space") as caught:
         write_text(path, "new")
+    assert caught.value.filename == str(path)
     assert names(tmp_path) == (["a"] if existing else [])
     assert not existing or path.read_text() == "old"
 

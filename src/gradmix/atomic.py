@@ -36,8 +36,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 os.replace(temporary, path)
         if sys.platform == "win32":  # where open files cannot be renamed
             os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # of writing, which names no file
+            error.filename = str(path)
         raise
 
 
