@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -8,53 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from folder_cases import Files, encoded, packed, picture, png, two_classes, unpacked
 from PIL import Image
 
 from gradmix.data import StreamedImages, from_folder, load_dataset, split_into_tasks
+from gradmix.data.class_folders import list_images
 from gradmix.data.file_tree import FileTree
-from gradmix.data.image_folder import find_classes, image_names, list_images, read_imagenet
+from gradmix.data.image_folder import read_imagenet
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError, UnknownNameError
-
-Files = dict[str, bytes]
-
-
-def picture(seed: int, width: int = 4, height: int = 4, *, mode: str = "RGB") -> Image.Image:
-    channels = len(Image.new(mode, (1, 1)).getbands())
-    shape = (height, width) if channels == 1 else (height, width, channels)
-    noise = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-    return Image.fromarray(noise, mode) if mode == "CMYK" else Image.fromarray(noise)
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
-
-
-def png(seed: int, *size: int, mode: str = "RGB") -> bytes:
-    return encoded(picture(seed, *size, mode=mode))
-
-
-def two_classes() -> Files:
-    return {
-        **{f"train/dog/{k}.png": png(k) for k in range(2)},
-        **{f"train/cat/{k}.png": png(10 + k) for k in range(3)},
-        **{f"test/{name}/0.png": png(seed) for name, seed in (("dog", 20), ("cat", 21))},
-    }
-
-
-def unpacked(folder: Path, files: Files) -> Path:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def packed(path: Path, files: Files) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return path
 
 
 def pixels(image: Image.Image) -> np.ndarray:
@@ -84,22 +44,6 @@ def test_train_and_test_folders(tmp_path: Path, kind: str, prefix: str, test: st
     )
 
 
-def test_the_last_fifth_of_each_class_is_held_out(tmp_path: Path) -> None:
-    files = {f"many/{k:02}.png": png(k) for k in range(10)} | {
-        f"few/{k}.png": png(50 + k) for k in range(2)
-    }
-    listing = list_images(FileTree(unpacked(tmp_path, files)))
-    assert listing.classes == ("few", "many")
-    assert listing.names[: listing.num_train] == [
-        "few/0.png",
-        *(f"many/{k:02}.png" for k in range(8)),
-    ]
-    assert listing.names[listing.num_train :] == ["few/1.png", "many/08.png", "many/09.png"]
-    assert listing.labels == [0, *[1] * 8, 0, 1, 1]
-    data = from_folder(tmp_path, test_fraction=0.5)
-    assert data.test.y.tolist() == [0, 1, 1, 1, 1, 1]
-
-
 def test_what_counts_as_an_image(tmp_path: Path) -> None:
     files = {
         "a/1.jpg": encoded(picture(1), "JPEG"),
@@ -123,56 +67,6 @@ def test_what_counts_as_an_image(tmp_path: Path) -> None:
     for row, seed in ((2, 3), (3, 5), (4, 6)):
         assert np.array_equal(data.train.x[row].numpy(), pixels(picture(seed)))
     assert np.array_equal(data.test.x[0].numpy(), pixels(picture(4)))
-
-
-@pytest.mark.parametrize("make", [unpacked, packed])
-@pytest.mark.parametrize(
-    ("names", "classes"),
-    [
-        ("cat/0 cat/1 cat/more/2", {"cat": 3}),
-        ("photos/cat/0 photos/cat/1 photos/cat/more/2", {"cat": 3}),
-        ("cat/2023/0 cat/2023/1 cat/2024/2 cat/2024/3", {"2023": 2, "2024": 2}),
-        ("bus/0 bus/1 train/2 train/3", {"bus": 2, "train": 2}),
-        ("train/0 train/1 train/more/2", {"train": 3}),
-        ("bus/0 bus/1 train/2 train/3 test/4 test/5", {"bus": 2, "test": 2, "train": 2}),
-    ],
-)
-def test_what_is_a_class(tmp_path: Path, make: Any, names: str, classes: dict[str, int]) -> None:
-    tree = FileTree(make(tmp_path / "f", {f"{name}.png": b"" for name in names.split()}))
-    _, found = find_classes(tree)
-    assert {name: len(images) for name, images in found.items()} == classes
-    assert list_images(tree).classes == tuple(classes)
-
-
-@pytest.mark.parametrize(
-    ("names", "images"),
-    [
-        ("train/a/0 test/a/1 val/a/2", ["test/a/1.png"]),
-        ("train/a/0 val/a/2", ["val/a/2.png"]),
-        ("train/a/0 test/1 val/a/2", ["val/a/2.png"]),  # of ImageNet: test has no labels
-        ("train/a/0 train/loose test/a/1", ["test/a/1.png"]),
-        ("test/a/1 val/a/2", ["test/a/1.png"]),
-        ("test/a/1", ["a/1.png"]),
-        ("a/0", ["a/0.png"]),
-    ],
-)
-def test_the_part_to_test_on(tmp_path: Path, names: str, images: list[str]) -> None:
-    files = {f"{name}.png": b"" for name in names.split()}
-    for tree in (unpacked(tmp_path / "f", files), packed(tmp_path / "f.zip", files)):
-        assert find_classes(FileTree(tree), "test")[1] == {"a": images}
-
-
-def test_no_part_to_test_on(tmp_path: Path) -> None:
-    path = unpacked(tmp_path / "f", {"train/a/0.png": b"", "train/b/0.png": b""})
-    with pytest.raises(InputError, match=r"none called test or val; .* give .*f/train"):
-        find_classes(FileTree(path), "test")
-
-
-def test_all_images_in_whatever_folders(tmp_path: Path) -> None:
-    names = ("0.png", "a/._0.png", "a/0.png", "a/b/1.JPG", "a/x.txt", ".thumbs/0.png")
-    path = unpacked(tmp_path / "f", dict.fromkeys(names, b""))
-    (path / "linked").symlink_to(unpacked(tmp_path / "g", {"2.png": b""}), True)
-    assert image_names(FileTree(path)) == ["0.png", "a/0.png", "a/b/1.JPG", "linked/2.png"]
 
 
 def one_each(first: bytes, second: bytes, third: bytes | None = None) -> Files:
@@ -286,35 +180,6 @@ def test_a_class_of_corrupt_images_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"train/a/0.png": b"", "train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: an empty"),
-        ({"train/a/0.png": b""}, "has a folder train but none called test or val; .*give .*train"),
-        ({"train/a/0.png": b"", "test/b/1.png": b""}, "train has a class 'a' that test lacks"),
-        (
-            {"train/a/0.png": b"", "test/a/1.png": b"", "test/b/1.png": b""},
-            "test has a class 'b' that train lacks",
-        ),
-        ({"train/0.png": b"", "test/a/1.png": b""}, "train: has no folders of classes"),
-        ({"0.png": b""}, "has no folders of classes"),
-        ({"a/0.png": b"", "b/0.png": b""}, "a: has 1 image; with no test folder"),
-    ],
-)
-def test_bad_layouts(tmp_path: Path, files: Files, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        from_folder(unpacked(tmp_path / "f", files))
-    with pytest.raises(InputError, match=message):
-        from_folder(packed(tmp_path / "f.zip", files))
-
-
-def test_empty_folder_of_a_class(tmp_path: Path) -> None:
-    unpacked(tmp_path, two_classes())
-    (tmp_path / "test" / "cow").mkdir()
-    with pytest.raises(InputError, match="test/cow: an empty class folder"):
-        from_folder(tmp_path)
-
-
-@pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"size": 0}, InputError, "size is 0"),
@@ -418,8 +283,3 @@ def test_real_photos(real_photos: Path, tmp_path: Path) -> None:
     assert all(100 < value < 160 for value in data.mean)  # daylight, and bluer than green or red
     assert data.mean[2] > data.mean[0]
     assert all(40 < value < 80 for value in data.std)
-
-
-def test_all_real_photos_are_listed(real_photos: Path) -> None:
-    listing = list_images(FileTree(real_photos))
-    assert (len(listing.names), listing.num_train, len(listing.classes)) == (25000, 20000, 10)

@@ -42,8 +42,8 @@ def predict(
 
 def find_images(given: Sequence[str]) -> list[Path]:
     """These files, and all images in these folders that learning would see."""
+    from gradmix.data.class_folders import EXTENSIONS, image_names
     from gradmix.data.file_tree import FileTree
-    from gradmix.data.image_folder import EXTENSIONS, image_names
     from gradmix.errors import DataNotFoundError, InputError
 
     paths: list[Path] = []

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gradmix.data.class_folders import find_classes, has_test_classes
 from gradmix.data.file_tree import FileTree
-from gradmix.data.image_folder import find_classes, has_test_classes
 from gradmix.data.images import THREADS, Failure, Header, ImageFiles, read_headers
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
