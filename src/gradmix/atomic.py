@@ -38,8 +38,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # of writing, which names no file
-            error.filename = str(path)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)  # writing names no file
         raise
 
 

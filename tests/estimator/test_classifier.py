@@ -326,7 +326,10 @@ def test_a_network_of_ones_own(tmp_path):
     ("layers", "message"),
     [
         ([torch.nn.Linear(5, 3)], r"model cannot take samples of shape \(4,\): RuntimeError: mat1"),
-        ([torch.nn.Linear(4, 3), torch.nn.Flatten(0)], r"model gives \(2,\) for one sample"),
+        (
+            [torch.nn.Linear(4, 3), torch.nn.Flatten(0)],
+            r"model gives \(4,\) for 2 samples; .* \(2, 2\)",
+        ),
     ],
 )
 def test_a_network_that_does_not_fit_is_refused_before_training(layers, message):
@@ -334,6 +337,28 @@ def test_a_network_that_does_not_fit_is_refused_before_training(layers, message)
     with pytest.raises(InputError, match=message):
         classifier.fit(*rows(0, 1))
     assert not hasattr(classifier, "classes_")
+
+
+class FromFirstBatch(torch.nn.Module):
+    """Sets itself by the first batch it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("begun", torch.tensor(False))
+        self.last = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        if not self.begun:
+            self.mean.copy_(x.mean(0))
+            self.begun.fill_(True)
+        return self.last(x - self.mean)
+
+
+def test_looking_whether_a_network_fits_changes_nothing(monkeypatch):
+    looked = quick(model=FromFirstBatch(), epochs=2).fit(*rows(0, 1))
+    monkeypatch.setattr("gradmix.estimator.call._check_takes", lambda *_: None)
+    assert digest(looked) == digest(quick(model=FromFirstBatch(), epochs=2).fit(*rows(0, 1)))
 
 
 class StoppedError(Exception):

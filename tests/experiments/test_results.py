@@ -66,6 +66,7 @@ def test_damaged_files_are_refused(tmp_path):
         (json.dumps({k: v for k, v in content.items() if k != "accuracy"}), "accuracy"),
         (json.dumps({**content, "metrics": None}), "damaged: metrics is no dict"),
         (json.dumps({**content, "accuracy": {}}), "damaged: accuracy is no list"),
+        (json.dumps({**content, "config": {"data": "digits"}}), "damaged: config has no method"),
     ]:
         path.write_text(text)
         with pytest.raises(ResultError, match=message):

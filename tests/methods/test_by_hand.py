@@ -3,10 +3,12 @@
 import pytest
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision import Precision
 from method_cases import MIXES, assert_same, assert_same_events, finish, make_training, run_tasks
 from torch.nn import functional as F
 
 from gradmix.methods import ER
+from gradmix.methods.sgd import SGD
 from gradmix.training.loop import StepDone
 
 WRITTEN_OUT = ["er", "mir", "gss", "gss-stream", "finetune", "joint"]
@@ -86,8 +88,29 @@ class Smoothed(ER):
         return super().logits(mixed) / 2
 
 
-@pytest.mark.parametrize("kind", [Doubled, Smoothed])
-def test_a_loss_of_ones_own_is_what_is_trained_on(kind):
+class MixedInside(ER):
+    """Hidden states mixed by a rule of one's own."""
+
+    def mixed_batch(self, step):
+        return super().mixed_batch(step)._replace(mix=lambda h: h.flip(0), at=1)
+
+
+class Accumulating(SGD):
+    """Gradients of all steps together."""
+
+    def zero_grad(self, set_to_none=True):
+        """Not at all."""
+
+
+class Accumulated(ER):
+    """With an optimizer of one's own."""
+
+    def new_optimizer(self):
+        return Accumulating(self.parameters(), 0.05, 0.9, 0.0)
+
+
+@pytest.mark.parametrize("kind", [Doubled, Smoothed, MixedInside, Accumulated])
+def test_what_one_defines_oneself_is_what_is_trained_with(kind):
     plain, own = make_training("er"), make_training("er")
     own.method.__class__ = kind
     assert own.method.layers_by_hand() is None
@@ -107,6 +130,42 @@ def test_a_step_that_is_replaced_on_an_object_is_what_is_trained_on():
     training.method.train_step = train_step
     steps = [event for event in finish(training) if isinstance(event, StepDone)]
     assert len(calls) == len(steps)
+
+
+def test_outputs_that_are_replaced_on_an_object_are_what_is_trained_on():
+    method = make_training("er").method
+    method.logits = lambda mixed: method.model(mixed.x)
+    assert method.layers_by_hand() is None
+
+
+class Plugin(Precision):
+    """With a say in every gradient."""
+
+    calls = 0
+
+    def backward(self, *args, **kwargs):
+        self.calls += 1
+        super().backward(*args, **kwargs)
+
+
+def test_a_precision_of_ones_own_takes_the_gradients():
+    training, plugin = make_training("er"), Plugin()
+    training.fabric = Fabric(accelerator="cpu", devices=1, plugins=plugin)
+    steps = [event for event in finish(training) if isinstance(event, StepDone)]
+    assert plugin.calls == len(steps)
+
+
+def test_gradients_from_elsewhere_are_forgotten():
+    plain, other = make_training("er"), make_training("er")
+    extra = torch.nn.Parameter(torch.zeros(16))
+    own = other.method.parameters
+    other.method.parameters = lambda: [*own(), extra]
+    steps = other.events()
+    next(steps)
+    extra.grad = torch.ones(16)
+    list(steps), finish(plain)
+    assert torch.equal(extra, torch.zeros(16))
+    assert_same(other.method.model.state_dict(), plain.method.model.state_dict())
 
 
 def test_lower_precision_is_left_to_autocast(monkeypatch):

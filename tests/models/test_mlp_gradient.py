@@ -1,5 +1,8 @@
 """The written-out gradient against autograd's, to the last bit, and where it must not be used."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +12,8 @@ from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrizations, prune
 
-from gradmix.models import MLP, ResNet18, grow_head
+from gradmix.models import MLP, Part, ResNet18, grow_head
+from gradmix.models.mlp import FlatPart
 from gradmix.models.mlp_gradient import cross_entropy, layers_of
 
 
@@ -86,8 +90,36 @@ def test_a_grown_head_is_as_good():
     assert bias is model.head.bias
 
 
+def test_defaults_at_import_do_not_matter():
+    script = """
+import torch
+torch.set_default_dtype(torch.float64)
+from gradmix.models.mlp_gradient import ONE, cross_entropy, layers_of
+torch.set_default_dtype(torch.float32)
+from gradmix.models import MLP
+cross_entropy(layers_of(MLP(6, 3, (4,))), torch.rand(2, 6), torch.tensor([0, 1]))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def nothing(*_):
     """A hook."""
+
+
+class OtherFlatPart(FlatPart):
+    """What it does is not known."""
+
+
+class OtherPart(Part):
+    """Likewise."""
+
+
+class OtherParameter(nn.Parameter):
+    """Likewise."""
+
+
+def by_columns(weight):
+    return nn.Parameter(weight.detach().t().contiguous().t())
 
 
 class Doubled(MLP):
@@ -116,6 +148,11 @@ CHANGES = {
     "weight norm": lambda m: parametrizations.weight_norm(m.shared[0]),
     "pruned": lambda m: prune.l1_unstructured(m.shared[0], "weight", 0.5),
     "patched": lambda m: setattr(m.head, "forward", nothing),
+    "patched features": lambda m: setattr(m, "features", nothing),
+    "another first part": lambda m: setattr(m, "shared", OtherFlatPart(*m.shared, mix_after=[0])),
+    "another second part": lambda m: setattr(m, "special", OtherPart(*m.special)),
+    "laid out by columns": lambda m: setattr(m.head, "weight", by_columns(m.head.weight)),
+    "another kind of parameter": lambda m: setattr(m.head, "bias", OtherParameter(m.head.bias)),
     "compiled": lambda m: m.compile(backend="eager"),
 }
 
@@ -143,11 +180,17 @@ def test_other_networks_are_left_to_autograd(model):
     assert layers_of(model) is None
 
 
-def test_hooks_on_all_modules_and_autocast_are_left_to_autograd():
+def test_hooks_on_all_modules_and_what_changes_all_of_pytorch_are_left_to_autograd():
     model = MLP(6, 3, (4,))
     hook = register_module_forward_hook(nothing)
     assert layers_of(model) is None
     hook.remove()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layers_of(model) is None
+    for context in (
+        torch.autocast("cpu", torch.bfloat16),
+        torch.no_grad(),
+        torch.inference_mode(),
+        torch.autograd.set_detect_anomaly(True),
+    ):
+        with context:
+            assert layers_of(model) is None
     assert layers_of(model) is not None

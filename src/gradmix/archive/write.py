@@ -57,7 +57,9 @@ def _write_zip(
             file.write(directory(members))
             return file.tell()
     except OSError as error:
-        raise FileError(f"{os.fspath(path)} cannot be written: {error}") from error
+        raise FileError(
+            f"{os.fspath(path)} cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def _member(name: str, buffers: Buffers) -> Member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
+from gradmix.errors import InputError
 from gradmix.estimator.choices import Choices, budget
 from gradmix.estimator.inputs import Layout
 from gradmix.estimator.labels import Array, Label, Labels
@@ -26,6 +29,7 @@ from gradmix.estimator.learned import (
 from gradmix.estimator.report import Report, means
 from gradmix.estimator.stopping import EarlyStopping, hold_out
 from gradmix.memory import ReplayMemory, random_priority
+from gradmix.methods import Method
 from gradmix.randomness import RandomStreams
 from gradmix.ranking import first_of_each_class
 from gradmix.training.checkpoint import Checkpoint
@@ -86,6 +90,8 @@ class Call:
         streams = RandomStreams(basis.seed, device)
         self.method = basis.new_method(choices, outputs, size, streams, empty=empty)
         given = Samples(samples.x.to(device), samples.y.to(device))
+        if before is None and not isinstance(basis.model, str):
+            _check_takes(self.method, given.x)
         past = None if before is None else before.training_state()
         if past is not None:
             memory = self.method.memory
@@ -289,6 +295,22 @@ class Call:
         ]
         pairs.sort(key=lambda pair: -pair[2])
         return pairs[:KEPT_PAIRS], float(shares.mean())
+
+
+def _check_takes(method: Method, x: Tensor) -> None:
+    """Pass two samples through a copy of a network of one's own before anything is trained."""
+    network, some = copy.deepcopy(method.model), method.normalise(x[:2])
+    try:
+        with torch.no_grad(), evaluating(network):
+            found = tuple(network(some).shape)
+    except Exception as error:
+        raise InputError(
+            f"model cannot take samples of shape {tuple(x.shape[1:])}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    wanted = len(some), method.head.out_features
+    if found != wanted:
+        raise InputError(f"model gives {found} for {len(some)} samples; it must give {wanted}")
 
 
 def offer(holdout: ReplayMemory, given: Samples, priority: Tensor) -> Samples:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from gradmix.criterion import PAIRINGS, evaluating, find_head
+from gradmix.criterion import PAIRINGS, find_head
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.estimator.inputs import Layout
@@ -208,25 +208,7 @@ class Choices:
         head = network.head
         if head.out_features != outputs:
             network.head = nn.Linear(head.in_features, outputs, head.bias is not None)
-        _check_takes(network, layout.shape, outputs)
         return cast(nn.Module, network)
-
-
-def _check_takes(network: Any, shape: tuple[int, ...], outputs: int) -> None:
-    """Pass one sample through a network of one's own before anything is trained."""
-    x = torch.zeros(1, *shape, device=network.head.weight.device)
-    try:
-        with torch.no_grad(), evaluating(network):
-            found = tuple(network(x).shape)
-    except Exception as error:
-        raise InputError(
-            f"model cannot take samples of shape {shape}: {type(error).__name__}: {error}"
-        ) from error
-    if found != (1, outputs):
-        raise InputError(
-            f"model gives {found} for one sample; with a last layer of {outputs} outputs it must "
-            f"be (1, {outputs})"
-        )
 
 
 def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -> str | nn.Module:

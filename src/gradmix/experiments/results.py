@@ -78,6 +78,9 @@ def load_result(path: str | os.PathLike[str]) -> RunResult:
         kind = str(f.type).partition("[")[0]
         if type(content[f.name]).__name__ != kind:
             raise ResultError(f"{path} is damaged: {f.name} is no {kind}")
+    for name in ("data", "method", "mix", "seed"):
+        if name not in content["config"]:
+            raise ResultError(f"{path} is damaged: config has no {name}")
     return RunResult(**content)
 
 

@@ -217,14 +217,18 @@ class Method:
     def layers_by_hand(self) -> list[mlp_gradient.Layer] | None:
         """The layers of an MLP if the gradient of a step can be written out, which is faster.
 
-        So if the loss is that of `train_step` above and inputs are mixed, not hidden states.
+        So if the loss is that of `train_step` above, inputs are mixed and not hidden states, and
+        no method or optimizer of one's own has a say.
         """
-        own, recipe = self.train_step, self.mixer.recipe
-        if getattr(own, "__func__", None) is not Method.train_step:
-            return None
-        if type(self).logits is not Method.logits or (recipe and recipe.blend == "manifold"):
-            return None
-        return mlp_gradient.layers_of(self.model)
+        recipe = self.mixer.recipe
+        plain = (
+            getattr(self.train_step, "__func__", None) is Method.train_step
+            and getattr(self.logits, "__func__", None) is Method.logits
+            and self.mixed_batch.__module__.startswith("gradmix.")
+            and type(self.optimizer) is SGD
+            and (recipe is None or recipe.blend != "manifold")
+        )
+        return mlp_gradient.layers_of(self.model) if plain else None
 
     def end_task(self, new: Samples) -> None:
         """Keep random exemplars of every new class (Algorithm 1, steps 26 and 27)."""

@@ -86,7 +86,7 @@ class GSSStream(GSS):
             self._buffers = {}
 
     def mixed_batch(self, step: int) -> MixedBatch:
-        """Let the new samples compete before they are trained on."""
+        """Let the new samples compete before they are trained on; to be called once a step."""
         if self._first_epoch and self.new is not None:
             self.offer(self._buffers, self.new[step])
         return super().mixed_batch(step)

@@ -2,6 +2,7 @@
 
 It is what autograd gives, to the last bit, from the same operations in the same order, in a tenth
 less time for a whole step: that much goes into modules and the graph where layers are small.
+`layers_of` decides where; what it cannot see are hooks on the graph's own nodes.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 
-from gradmix.models.base import Linear
-from gradmix.models.mlp import MLP, HiddenLayer
+from gradmix.models.base import Linear, Part
+from gradmix.models.mlp import MLP, FlatPart, HiddenLayer
 
 Layer = tuple[nn.Parameter, nn.Parameter]  # weight and bias
 
 HEADS = (Linear, nn.Linear)
 MEAN, IGNORED = 1, -100  # how PyTorch's kernels call the mean, and no label at all
-ONE = torch.ones(())
+ONE = torch.ones((), dtype=torch.float32, device="cpu")  # whatever the defaults are
 
 _nll = torch.ops.aten.nll_loss_forward.default
 _nll_backward = torch.ops.aten.nll_loss_backward.default
@@ -35,7 +36,9 @@ def layers_of(model: nn.Module) -> list[Layer] | None:
     It must be our MLP as it was made, in float32 on a CPU, all of it trained, and without hooks,
     which would not be called. Products with a layer of width 1 are rounded otherwise.
     """
-    if type(model) is not MLP or torch.is_autocast_enabled("cpu") or _has_any_global_hook():
+    if type(model) is not MLP or _is_watched():
+        return None
+    if type(model.shared) is not FlatPart or type(model.special) is not Part:
         return None
     hidden = [*model.shared, *model.special]
     if any(type(layer) is not HiddenLayer for layer in hidden) or type(model.head) not in HEADS:
@@ -49,6 +52,16 @@ def layers_of(model: nn.Module) -> list[Layer] | None:
     return layers if all(min(weight.shape) > 1 for weight, _ in layers) else None
 
 
+def _is_watched() -> bool:
+    """Whether PyTorch is to do more, or less, than to compute."""
+    return (
+        torch.is_autocast_enabled("cpu")
+        or torch.is_anomaly_enabled()
+        or not torch.is_grad_enabled()
+        or _has_any_global_hook()
+    )
+
+
 def _is_called_otherwise(module: nn.Module) -> bool:
     """Whether calling a module is more than its class's `forward`."""
     return bool(
@@ -57,17 +70,18 @@ def _is_called_otherwise(module: nn.Module) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
         or module._compiled_call_impl
-        or "forward" in vars(module)
+        or {"forward", "features"} & vars(module).keys()
     )
 
 
 def _is_plain(value: object) -> bool:
     """Whether autograd would write down a parameter's gradient and do nothing else."""
     return (
-        isinstance(value, nn.Parameter)
+        type(value) is nn.Parameter
         and value.requires_grad
         and value.dtype is torch.float32
         and value.is_cpu
+        and value.is_contiguous()
         and value._backward_hooks is None
         and value._post_accumulate_grad_hooks is None
     )

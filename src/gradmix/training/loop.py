@@ -109,7 +109,10 @@ class Training:
         self._losses: list[Tensor] = []
 
     def events(self) -> Iterator[Event]:
-        """Train from where `position` stands to the end of the last task."""
+        """Train from where `position` stands to the end of the last task.
+
+        Who changes the network in between, by hooks say, does so between epochs.
+        """
         while self.position.task < len(self._tasks):
             yield from self._learn(self._tasks[self.position.task])
 
@@ -144,6 +147,8 @@ class Training:
 
     def _train(self, stage: Stage) -> Iterator[Event]:
         """All epochs of a stage. An incomplete last batch of new data is dropped."""
+        from lightning_fabric.plugins.precision import Precision  # loaded by whoever made a Fabric
+
         at, method = self.position, self.method
         optimizer, precision = method.optimizer, self.fabric.strategy.precision
         samples = method.epoch_samples()
@@ -156,16 +161,17 @@ class Training:
             if at.step == 0:
                 self._begin_epoch(steps, batch_size)
                 self._expect()
-            layers = method.layers_by_hand() if precision.precision == "32-true" else None
+            layers = method.layers_by_hand() if type(precision) is Precision else None
             while at.step < steps:
                 started = perf_counter()
-                if layers is not None:  # a small network: gradients written out, the same bits
-                    mixed = method.mixed_batch(at.step)
-                    loss = mlp_gradient.cross_entropy(layers, mixed.x, mixed.targets)
+                optimizer.zero_grad()
+                if layers is not None:  # of a small network: gradients written out, the same bits
+                    batch = method.mixed_batch(at.step)
+                    loss = mlp_gradient.cross_entropy(layers, batch.x, batch.targets)
+                    del batch
                 else:
                     with precision.forward_context():
                         loss = method.train_step(at.step)
-                    optimizer.zero_grad()
                     precision.backward(loss, None)
                 precision.optimizer_step(optimizer)
                 self._losses.append(loss.detach())
