@@ -356,9 +356,10 @@ class FromFirstBatch(torch.nn.Module):
 
 
 def test_looking_whether_a_network_fits_changes_nothing(monkeypatch):
-    looked = quick(model=FromFirstBatch(), epochs=2).fit(*rows(0, 1))
+    network = FromFirstBatch()
+    looked = quick(model=network, epochs=2).fit(*rows(0, 1))
     monkeypatch.setattr("gradmix.estimator.call._check_takes", lambda *_: None)
-    assert digest(looked) == digest(quick(model=FromFirstBatch(), epochs=2).fit(*rows(0, 1)))
+    assert digest(looked) == digest(quick(model=network, epochs=2).fit(*rows(0, 1)))
 
 
 class StoppedError(Exception):
