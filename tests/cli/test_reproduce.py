@@ -53,6 +53,8 @@ def test_shows_what_there_is_beside_the_paper_without_running(tmp_path):
         (["main-er", "--mix", "cutmixx"], "mix is 'cutmixx', which main-er does not have"),
         (["main-er", "--seeds", "x"], "seeds"),
         (["main-er", "--data", "digits", "--jobs", "0"], "jobs is 0"),
+        (["main-er", "--data", "digits", "--to", __file__], "to is .* is no folder to write to"),
+        (["main-er", "--data", "digits", "--to", f"{__file__}/a/b"], "is no folder to write to"),
     ],
 )
 def test_bad_arguments_are_named_before_anything_is_written(args, message, tmp_path, monkeypatch):

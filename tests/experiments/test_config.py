@@ -104,11 +104,19 @@ def test_seeds():
         ("transforms", ("crop", "flop"), "did you mean 'flip'"),
         ("options", (("alpha", 1.0),), "unknown option 'alpha'"),
         ("tables", 0, "tables is 0"),
+        ("threads", 10**6, "threads is 1000000; give 1024 or fewer"),
+        ("analyses", ("heatmap", "heatmap"), "name each only once"),
     ],
 )
 def test_bad_settings_are_refused_by_name(setting, value, message):
     with pytest.raises((InputError, UnknownNameError), match=message):
         config_for("fashion-mnist", **{setting: value})
+
+
+def test_two_budgets_are_refused():
+    with pytest.raises(InputError, match="exemplars_per_class is 7 and memory_total 50"):
+        config_for("digits", exemplars_per_class=7, memory_total=50)
+    assert config_for("digits", memory_total=50).exemplars_per_class is None
 
 
 def test_an_unknown_data_set():

@@ -64,6 +64,7 @@ def test_damaged_files_are_refused(tmp_path):
         (json.dumps({**content, "format": "x"}), "not of the format"),
         (json.dumps({**content, "schema_version": 0}), "version 0"),
         (json.dumps({k: v for k, v in content.items() if k != "accuracy"}), "accuracy"),
+        (json.dumps({**content, "metrics": {"x": float("nan")}}), "it has NaN, which is no number"),
         (json.dumps({**content, "metrics": None}), "damaged: metrics is no dict"),
         (json.dumps({**content, "accuracy": {}}), "damaged: accuracy is no list"),
         (json.dumps({**content, "config": {"data": "digits"}}), "damaged: config has no method"),

@@ -77,6 +77,15 @@ def test_the_gain_over_no_mixing_is_that_of_the_same_settings(result):
     assert gain_over_plain(plain, rows) is None
 
 
+def test_other_tasks_or_memory_are_not_compared(result):
+    rows = make_rows([result(mix="none", increments=[10]), result(), result(lr=0.5)])
+    assert all("nothing to compare" in sentence for sentence in headlines(rows))
+    rows = make_rows([result(mix="none", lr=0.5), result(), result(lr=0.5)])
+    (sentence,) = headlines(rows)
+    assert sentence.count("lr 0.5") == 2
+    assert "lr 0.01" not in sentence
+
+
 def test_names_of_users_are_escaped(result):
     sentences = headlines(make_rows([result("folder:<b>"), result("folder:<b>", mix="none")]))
     assert "folder:&lt;b&gt;" in sentences[0]

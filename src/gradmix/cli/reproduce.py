@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,6 +56,8 @@ def reproduce(
     if mix is not None:
         chosen = only_mixes(chosen, mix)
     numbers = parse_seeds(seeds or ["0-4"])
+    data = None if data is None else list(dict.fromkeys(data))
+    _check_folder(to)
     wanted = [
         config
         for one in chosen
@@ -71,6 +74,13 @@ def reproduce(
         _show(one, data or one.data, numbers, store, scale, Path(to))
     if not finished:
         raise typer.Exit(130)
+
+
+def _check_folder(to: str) -> None:
+    """Refuse what cannot become a folder, before any run."""
+    there = next(path for path in (Path(to), *Path(to).absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ResultError(f"to is {to!r}, and {there} is no folder to write to; give another")
 
 
 def _list() -> None:

@@ -18,6 +18,7 @@ from gradmix.mixing import Recipe, parse_recipe
 from gradmix.models import MODELS
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+MOST_THREADS = 1024
 
 AT_LEAST = {
     "seed": 0,
@@ -91,6 +92,8 @@ class RunConfig:
         for transform in self.transforms:
             if transform not in TRANSFORMS:
                 raise UnknownNameError("transform", transform, TRANSFORMS)
+        if len(set(self.analyses)) < len(self.analyses):
+            raise InputError(f"analyses is {list(self.analyses)}; name each only once")
         for analysis in self.analyses:
             if analysis not in ANALYSES:
                 raise UnknownNameError("analysis", analysis, ANALYSES)
@@ -98,6 +101,8 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} is {value}; give {least} or more")
+        if self.threads > MOST_THREADS:
+            raise InputError(f"threads is {self.threads}; give {MOST_THREADS} or fewer")
         if self.memory_total is not None and self.exemplars_per_class is not None:
             # A total replaces the number per class, which has a default.
             object.__setattr__(self, "exemplars_per_class", None)
@@ -209,6 +214,11 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
         if name not in known:
             raise UnknownNameError("setting", name, known)
     given = {name: value for name, value in overrides.items() if value is not None}
+    if "exemplars_per_class" in given and "memory_total" in given:
+        raise InputError(
+            f"exemplars_per_class is {given['exemplars_per_class']} and memory_total "
+            f"{given['memory_total']}; give one of them"
+        )
     preset = {**PRESETS.get(data, FOLDER_PRESET), **given}
     usual = ALPHAS.get(data, {}).get(preset.get("mix", RunConfig.mix))
     return RunConfig(data, **{"alpha": usual, **preset})

@@ -87,9 +87,13 @@ def load_result(path: str | os.PathLike[str]) -> RunResult:
 def read_json(path: Path) -> Any:
     """The content of a file; ResultError if it is none or no JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except (OSError, ValueError) as error:
         raise ResultError(f"{path} is no result file: {error}") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"it has {constant}, which is no number")
 
 
 def check_version(path: Path, content: object) -> None:

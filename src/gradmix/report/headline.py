@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from html import escape
 
@@ -11,6 +12,7 @@ from gradmix.report.html import count, format_spread
 from gradmix.report.rows import Row, Spread, by_data, by_method, spread
 
 METRIC = "average_accuracy"
+OF_THE_METHOD = (*OF_THE_MIX, "method", "options", "head")
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:
@@ -35,15 +37,31 @@ def paired(ours: Row, theirs: Row) -> list[float]:
 
 
 def _comparisons(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """What can be compared: the mixes of a method, or else the methods of a data set."""
+    """What can be compared: the mixes of a method, or else the methods of a data set.
+
+    All other settings, such as tasks and memory, must be the same.
+    """
     found: list[tuple[str, list[Row]]] = []
     for data, of_data in by_data(rows).items():
-        methods = [group for group in by_method(of_data).values() if len(group) > 1]
+        methods = [
+            rivals
+            for group in by_method(of_data).values()
+            for rivals in _alike_but_for(OF_THE_MIX, group)
+        ]
         where = f"On {escape(display(data))}"
         found += [(f"{where} with {escape(display(m[0].method))}", m) for m in methods]
-        if not methods and len(of_data) > 1:
-            found.append((where, of_data))
+        if not methods:
+            found += [(where, rivals) for rivals in _alike_but_for(OF_THE_METHOD, of_data)]
     return found
+
+
+def _alike_but_for(names: Sequence[str], rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows that differ in nothing but these settings, where there are several."""
+    alike: dict[str, list[Row]] = {}
+    for row in rows:
+        rest = {name: v for name, v in row.config.items() if name not in (*names, "seed")}
+        alike.setdefault(json.dumps(rest, sort_keys=True), []).append(row)
+    return [found for found in alike.values() if len(found) > 1]
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
