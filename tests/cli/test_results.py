@@ -140,6 +140,8 @@ def test_results_of_other_protocols_are_left_out_and_that_is_said(tmp_path):
     assert [group["mean"] for group in json.loads(outcome.stdout)] == [0.5]
     assert "left out: results of protocol version 0" in outcome.stderr
     assert [g["mean"] for g in parsed(tmp_path, "--protocol", "0")] == [0.7]
+    outcome = CliRunner().invoke(app, ["results", str(tmp_path), "--protocol", "7"])
+    assert "left out: results of protocol version 0, 1" in outcome.stderr
 
 
 @pytest.mark.parametrize(

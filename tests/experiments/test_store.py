@@ -51,6 +51,11 @@ def test_a_store_is_not_made_by_looking_at_it(tmp_path):
     assert not store.path.exists()
 
 
+def test_a_folder_has_a_name():
+    with pytest.raises(ResultError, match="out is ''; name a folder"):
+        ResultStore("")
+
+
 def test_all_results(store):
     for seed in (2, 0, 1):
         store.save(example(seed=seed))

@@ -108,7 +108,7 @@ def of_protocol(store: ResultStore, protocol: int | None) -> list[RunResult]:
     version = PROTOCOL_VERSION if protocol is None else protocol
     everything = store.results()
     others = sorted({r.protocol_version for r in everything if r.protocol_version != version})
-    if others and protocol is None:
+    if others:
         messages.print(f"left out: results of protocol version {', '.join(map(str, others))}")
     return [result for result in everything if result.protocol_version == version]
 

@@ -66,6 +66,8 @@ class ResultStore:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not os.fspath(path):
+            raise ResultError("out is ''; name a folder, such as runs")
         self.path = Path(path)
         marker = self.path / MARKER
         if marker.exists():
