@@ -145,9 +145,12 @@ def write_photos(folder, number=12):
 
 def test_joint_training_refuses_what_does_not_fit_in_memory(tmp_path):
     write_photos(tmp_path, 4)
-    config = config_for(f"folder:{tmp_path}", method="joint", mix="none", model="resnet18-narrow")
+    settings = {"method": "joint", "mix": "none", "model": "resnet18-narrow"}
+    benchmark = split_into_tasks(from_folder(tmp_path, stream=True), (2, 1))
     with pytest.raises(InputError, match="joint training keeps all data in memory"):
-        run(config, benchmark=split_into_tasks(from_folder(tmp_path, stream=True), (2, 1)))
+        run(config_for(f"folder:{tmp_path}", increments=(2, 1), **settings), benchmark=benchmark)
+    with pytest.raises(InputError, match=r"tasks of \[2, 1\] classes, .* increments \[2\]"):
+        run(config_for(f"folder:{tmp_path}", **settings), benchmark=benchmark)
 
 
 @pytest.mark.parametrize("method", ["er", "mir", "gss", "der", "icarl"])

@@ -51,6 +51,8 @@ def run(
     at once are refused (FileInUseError).
     """
     started = time.perf_counter()
+    if benchmark is not None:
+        _check_tasks(config, benchmark)
     guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
     dropout = RandomStreams(config.seed, pick_device(config.device)).as_global("run")
     with guard, torch_threads(config.threads), dropout:
@@ -70,6 +72,17 @@ def run(
                 on_event(training, event)
     before = 0.0 if kept is None else kept.seconds_before
     return record.result(config, before + time.perf_counter() - started)
+
+
+def _check_tasks(config: RunConfig, benchmark: Benchmark) -> None:
+    """Refuse a benchmark of other tasks than the result would say."""
+    sizes = tuple(len(task.classes) for task in benchmark.tasks)
+    wanted = config.increments
+    if sizes not in (wanted, wanted * len(sizes)):
+        raise InputError(
+            f"benchmark has tasks of {list(sizes)} classes, and the configuration says increments "
+            f"{list(wanted)}; give the same"
+        )
 
 
 def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
