@@ -53,6 +53,7 @@ def test_shows_what_there_is_beside_the_paper_without_running(tmp_path):
         (["main-er", "--mix", "cutmixx"], "mix is 'cutmixx', which main-er does not have"),
         (["main-er", "--seeds", "x"], "seeds"),
         (["main-er", "--data", "digits", "--jobs", "0"], "jobs is 0"),
+        (["main-er", "--no-run", "--out", "typo"], "out is 'typo', which is no folder"),
         (["main-er", "--data", "digits", "--to", __file__], "to is .* is no folder to write to"),
         (["main-er", "--data", "digits", "--to", f"{__file__}/a/b"], "is no folder to write to"),
     ],

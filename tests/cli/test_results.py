@@ -63,6 +63,7 @@ def test_numbers_are_never_cut(tmp_path):
         ([None, "--across", "date"], "did you mean 'data'"),
         ([None, "--against", "mixupp"], "did you mean 'mixup'"),
         ([None, "--seeds", "²"], "give numbers or ranges"),
+        ([None, "--runs", "--against", "none"], "against is 'none', which compares means"),
         ([None, "--failed", "--where", "epoch=3"], "did you mean 'epochs'"),
         ([None, "--failed", "--format", "csv"], "format is 'csv'; failed runs are shown as"),
     ],

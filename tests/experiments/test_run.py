@@ -153,6 +153,12 @@ def test_joint_training_refuses_what_does_not_fit_in_memory(tmp_path):
         run(config_for(f"folder:{tmp_path}", **settings), benchmark=benchmark)
 
 
+def test_a_checkpoint_is_a_file(tmp_path):
+    with pytest.raises(InputError, match=r"checkpoint is .*, a folder; name a file"):
+        run(config_for("digits", epochs=1), checkpoint=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("method", ["er", "mir", "gss", "der", "icarl"])
 def test_streamed_images_give_the_same_result_as_in_memory(tmp_path, method):
     write_photos(tmp_path)

@@ -58,6 +58,8 @@ def reproduce(
     numbers = parse_seeds(seeds or ["0-4"])
     data = None if data is None else list(dict.fromkeys(data))
     _check_folder(to)
+    if not run and not Path(out).is_dir():
+        raise InputError(f"out is {out!r}, which is no folder; with --no-run give one with results")
     wanted = [
         config
         for one in chosen

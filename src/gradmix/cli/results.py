@@ -64,6 +64,8 @@ def results(
     }
     wanted |= {} if seeds is None else {"seed": parse_seeds(seeds)}
     wanted |= _conditions(where or [])
+    if runs and against is not None:
+        raise InputError(f"against is {against!r}, which compares means; leave out --runs")
     if failed:
         _show_failures(found, wanted, form)
         return

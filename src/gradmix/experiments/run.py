@@ -53,6 +53,8 @@ def run(
     started = time.perf_counter()
     if benchmark is not None:
         _check_tasks(config, benchmark)
+    if checkpoint is not None and os.path.isdir(checkpoint):
+        raise InputError(f"checkpoint is {os.fspath(checkpoint)!r}, a folder; name a file")
     guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
     dropout = RandomStreams(config.seed, pick_device(config.device)).as_global("run")
     with guard, torch_threads(config.threads), dropout:
