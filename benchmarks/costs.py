@@ -36,7 +36,7 @@ def whole_run() -> str:
         return prepare(config_for("mnist", mix=mix, epochs=EPOCHS), benchmark).events()
 
     ratios = []
-    for _ in range(2):
+    for _ in range(3):
         ours, theirs = events("gradmix+"), events("mixup")
         totals = [0.0, 0.0]
         for _ in range(TASKS_EVENTS):

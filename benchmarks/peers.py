@@ -87,7 +87,7 @@ def compared(ours: Callable[[int], float], method: str, before: int, data: str, 
             if method != "er":
                 break  # the task named
     return (
-        f"{spread(ratios) if len(ratios) > 1 else ratios} "
+        f"{spread(ratios)} "
         f"({statistics.median(mine):.0f} over {statistics.median(its):.0f} new samples/s)"
     )
 
@@ -131,7 +131,7 @@ def mir_over_avalanche() -> str:
         )
     )
     parts = [
-        f"{what}: {compared(lambda task: ours(), 'mir', 2, data, 2)}"
+        f"{what}: {compared(lambda task: ours(), 'mir', 2, data, ROUNDS)}"
         for data, what in (("images", "as SplitMNIST has it"), ("ready", "inputs ready made"))
     ]
     return "MIR over Avalanche's, task 3 (at least 1.5): " + "; ".join(parts)
@@ -153,7 +153,7 @@ def gss_over_avalanche() -> str:
         return seconds(epoch)
 
     parts = [
-        f"{what}: {compared(ours, 'gss', 1, data, 1)}"
+        f"{what}: {compared(ours, 'gss', 1, data, ROUNDS)}"
         for data, what in (("images", "as SplitMNIST has it"), ("ready", "inputs ready made"))
     ]
     return "GSS over Avalanche's, task 2 (at least 5): " + "; ".join(parts)

@@ -43,6 +43,6 @@ def ratio_of_epochs(
 
 
 def spread(ratios: list[float]) -> str:
-    """Median and quartiles."""
+    """Median and quartiles; of three, the smallest and largest. Of fewer there are none."""
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"{middle:.3f} (quartiles {low:.3f} to {high:.3f} of {len(ratios)})"

@@ -59,9 +59,14 @@ def _alike_but_for(names: Sequence[str], rows: Sequence[Row]) -> list[list[Row]]
     """The rows that differ in nothing but these settings, where there are several."""
     alike: dict[str, list[Row]] = {}
     for row in rows:
-        rest = {name: v for name, v in row.config.items() if name not in (*names, "seed")}
-        alike.setdefault(json.dumps(rest, sort_keys=True), []).append(row)
+        alike.setdefault(_all_but(names, row), []).append(row)
     return [found for found in alike.values() if len(found) > 1]
+
+
+def _all_but(names: Sequence[str], row: Row) -> str:
+    """The settings of a row without these and the seed, equal if they are."""
+    rest = {name: value for name, value in row.config.items() if name not in (*names, "seed")}
+    return json.dumps(rest, sort_keys=True)
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
@@ -144,10 +149,5 @@ def gain_over_plain(row: Row, rows: Sequence[Row]) -> Spread | None:
 
 
 def _is_plain_of(plain: Row, row: Row) -> bool:
-    if plain.mixes or not row.mixes:
-        return False
-    return all(
-        plain.config.get(name) == value
-        for name, value in row.config.items()
-        if name not in OF_THE_MIX and name != "seed"
-    )
+    same = _all_but(OF_THE_MIX, plain) == _all_but(OF_THE_MIX, row)
+    return same and row.mixes and not plain.mixes
