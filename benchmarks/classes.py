@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradmix.criterion.blocked import Described, score_rows
 from gradmix.criterion.gradients import HeadGradient
-from gradmix.criterion.on_demand import PairsOnDemand
-from gradmix.criterion.shortlist import SHORTLISTS
-from gradmix.criterion.sketch import TOP, describe, logits_pass
+from gradmix.criterion.many_classes.blocked import Described, score_rows
+from gradmix.criterion.many_classes.on_demand import PairsOnDemand
+from gradmix.criterion.many_classes.shortlist import SHORTLISTS
+from gradmix.criterion.many_classes.sketch import TOP, describe, logits_pass
 from gradmix.types import LinearHead
 
 SIZES = (100, 1000, 10_000, 50_000)

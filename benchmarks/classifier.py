@@ -12,8 +12,8 @@ from safetensors.torch import load, load_file, save_file
 
 from benchmarks.timing import ratio
 from gradmix import IncrementalClassifier
-from gradmix.archive import read_archive
-from gradmix.estimator.learned import copy_of
+from gradmix.classifier.learned import copy_of
+from gradmix.files import read_archive
 
 IMAGES = 10_000
 CLASSES, EXEMPLARS = 10, 100  # of each: 1,000 in all

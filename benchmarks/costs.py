@@ -15,9 +15,9 @@ from benchmarks.loop import FEW, PER_CLASS, STEPS, last_task, mnist_like, steps_
 from benchmarks.timing import ratio_of_epochs, seconds, spread
 from gradmix.criterion import Exemplars, embed, pair_tables
 from gradmix.data import benchmark_from_tasks
-from gradmix.experiments.config import config_for
-from gradmix.experiments.run import build_method, load_benchmark, prepare
 from gradmix.randomness import RandomStreams
+from gradmix.runs.config import config_for
+from gradmix.runs.run import build_method, load_benchmark, prepare
 from gradmix.training.build import make_fabric
 from gradmix.training.loop import Training
 from gradmix.types import Samples
@@ -156,9 +156,9 @@ def start_up() -> str:
         "import gradmix": lambda: lowest("-c", "import gradmix"),
         "gradmix --help": lambda: lowest("-c", program, "--help"),
         "import torch": lambda: lowest("-c", "import torch"),
-        "what gradmix predict imports": lambda: lowest("-c", "import gradmix.estimator"),
+        "what gradmix predict imports": lambda: lowest("-c", "import gradmix.classifier"),
         "what gradmix run imports": lambda: lowest(
-            "-c", "import gradmix.experiments.run, lightning_fabric"
+            "-c", "import gradmix.runs.run, lightning_fabric"
         ),
     }
     return "seconds to start: " + ", ".join(f"{name} {part():.2f}" for name, part in parts.items())

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from benchmarks.timing import ratio_of_epochs
 from gradmix.data import benchmark_from_tasks
-from gradmix.experiments.config import config_for
-from gradmix.experiments.run import build_method
 from gradmix.randomness import RandomStreams
+from gradmix.runs.config import config_for
+from gradmix.runs.run import build_method
 from gradmix.training.build import make_fabric
 from gradmix.training.loop import StepDone, Training
 from gradmix.types import Samples

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from multiprocessing import get_context
 
 from gradmix import config_for
-from gradmix.archive import write_archive
-from gradmix.experiments import run as runs
+from gradmix.files import write_archive
+from gradmix.runs import run as runs
 from gradmix.training import checkpoint as checkpoints
 
 METHODS = ("er", "der", "mir", "foster", "memo")
@@ -15,7 +15,7 @@ SETTINGS = {"exemplars_per_class": 4, "increments": (4, 3, 3), "threads": 1}
 context = get_context("forkserver")  # forks from a process that has only imported things
 context.set_forkserver_preload(
     [
-        *("gradmix.experiments.run", "gradmix.estimator.continuing", "gradmix.cli"),
+        *("gradmix.runs.run", "gradmix.classifier.continuing", "gradmix.cli"),
         *("sklearn.datasets", "lightning_fabric"),
     ]
 )

@@ -10,36 +10,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradmix.drop_in import GradMix
+    from gradmix.classifier import IncrementalClassifier
     from gradmix.errors import GradMixError, InputError
-    from gradmix.estimator import IncrementalClassifier
-    from gradmix.experiments.config import RunConfig, config_for
-    from gradmix.experiments.results import RunResult, load_result
-    from gradmix.experiments.run import run
-    from gradmix.experiments.store import ResultStore
-    from gradmix.experiments.sweep import run_sweep
     from gradmix.memory import ReplayMemory
     from gradmix.mixing import Recipe, parse_recipe
+    from gradmix.mixing.gradmix import GradMix
+    from gradmix.runs.config import RunConfig, config_for
+    from gradmix.runs.results import RunResult, load_result
+    from gradmix.runs.run import run
+    from gradmix.runs.store import ResultStore
+    from gradmix.runs.sweep import run_sweep
     from gradmix.types import PairTable
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "GradMix": "gradmix.drop_in",
+    "GradMix": "gradmix.mixing.gradmix",
     "GradMixError": "gradmix.errors",
-    "IncrementalClassifier": "gradmix.estimator",
+    "IncrementalClassifier": "gradmix.classifier",
     "InputError": "gradmix.errors",
     "PairTable": "gradmix.types",
     "Recipe": "gradmix.mixing",
     "ReplayMemory": "gradmix.memory",
-    "ResultStore": "gradmix.experiments.store",
-    "RunConfig": "gradmix.experiments.config",
-    "RunResult": "gradmix.experiments.results",
-    "config_for": "gradmix.experiments.config",
-    "load_result": "gradmix.experiments.results",
+    "ResultStore": "gradmix.runs.store",
+    "RunConfig": "gradmix.runs.config",
+    "RunResult": "gradmix.runs.results",
+    "config_for": "gradmix.runs.config",
+    "load_result": "gradmix.runs.results",
     "parse_recipe": "gradmix.mixing",
-    "run": "gradmix.experiments.run",
-    "run_sweep": "gradmix.experiments.sweep",
+    "run": "gradmix.runs.run",
+    "run_sweep": "gradmix.runs.sweep",
 }
 
 __all__ = [

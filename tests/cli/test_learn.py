@@ -12,8 +12,9 @@ from learn_cases import finish
 from PIL import Image
 from rich.console import Console
 
-from gradmix import IncrementalClassifier, terminal
-from gradmix.archive import locked, read_archive
+from gradmix import IncrementalClassifier
+from gradmix.classifier import continuing, files
+from gradmix.cli import terminal
 from gradmix.errors import (
     CorruptFileError,
     DataNotFoundError,
@@ -21,7 +22,7 @@ from gradmix.errors import (
     FileInUseError,
     InputError,
 )
-from gradmix.estimator import continuing, files
+from gradmix.files import locked, read_archive
 
 learning = sys.modules["gradmix.cli.learn"]  # the package has its function by this name
 predicting = sys.modules["gradmix.cli.predict"]

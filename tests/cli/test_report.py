@@ -10,10 +10,10 @@ from cli_cases import gradmix
 
 from gradmix.cli.report import DEMO_REPORT
 from gradmix.errors import GradMixError
-from gradmix.experiments.config import config_for
-from gradmix.experiments.demo import demo_configs
-from gradmix.experiments.run import run
-from gradmix.experiments.store import ResultStore
+from gradmix.runs.config import config_for
+from gradmix.runs.demo import demo_configs
+from gradmix.runs.run import run
+from gradmix.runs.store import ResultStore
 
 
 @pytest.fixture(scope="module")

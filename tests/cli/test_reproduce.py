@@ -5,7 +5,7 @@ from cli_cases import gradmix, shell
 from result_cases import example
 
 from gradmix.errors import GradMixError
-from gradmix.experiments.store import ResultStore
+from gradmix.runs.store import ResultStore
 
 
 def test_the_list_has_tables_and_figures():

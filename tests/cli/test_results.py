@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gradmix.cli import app
 from gradmix.errors import GradMixError
-from gradmix.experiments.store import ResultStore
+from gradmix.runs.store import ResultStore
 
 NONE = {0: 0.80, 1: 0.82, 2: 0.84}
 MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}  # 0.05 more, give or take 0.02; p is 0.0494

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from gradmix.cli import app
 from gradmix.errors import DivergedError, GradMixError
-from gradmix.experiments.config import config_for
-from gradmix.experiments.results import load_result
-from gradmix.experiments.store import ResultStore
+from gradmix.runs.config import config_for
+from gradmix.runs.results import load_result
+from gradmix.runs.store import ResultStore
 
 QUICK = ["run", "--data", "digits", "--epochs", "1"]
 
@@ -144,7 +144,7 @@ def test_a_failure_is_shown_recorded_and_forgotten_when_the_run_succeeds(tmp_pat
     store, config = ResultStore(tmp_path), config_for("digits", epochs=1, lr=1e30)
     assert store.find_failure(config).error == "DivergedError"
     good = gradmix_run_of(gradmix(*QUICK, "--json", "--out", str(tmp_path / "other")))
-    monkeypatch.setattr("gradmix.experiments.sweep.run", lambda c, *_: good(c))
+    monkeypatch.setattr("gradmix.runs.sweep.run", lambda c, *_: good(c))
     gradmix(*bad)
     assert store.find_failure(config) is None
     assert store.find(config) is not None

@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradmix.arguments import ManyValues
+from gradmix.cli.arguments import ManyValues
 from gradmix.cli.settings import SETTINGS, chosen, chosen_lists, with_settings
-from gradmix.experiments.config import RunConfig
+from gradmix.runs.config import RunConfig
 
 
 def test_every_setting_is_an_option():

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from gradmix.cli import app
 from gradmix.errors import GradMixError
-from gradmix.experiments.results import load_result
-from gradmix.experiments.store import ResultStore
+from gradmix.runs.results import load_result
+from gradmix.runs.store import ResultStore
 
 QUICK = ["sweep", "--data", "digits", "--epochs", "1"]
 

@@ -15,10 +15,10 @@ from gradmix.criterion import (
     row_scores,
     sample_scores,
 )
-from gradmix.drop_in import GradMix
 from gradmix.errors import InputError
 from gradmix.mixing import Recipe, parse_recipe
-from gradmix.mixing.recipes import BY_SAMPLES
+from gradmix.mixing.gradmix import GradMix
+from gradmix.mixing.recipe import BY_SAMPLES
 
 
 def scored(case):

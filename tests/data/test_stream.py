@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from gradmix.data.file_tree import FileTree
-from gradmix.data.images import ImageFiles
+from gradmix.data.image_folders.decode import ImageFiles
+from gradmix.data.image_folders.source import FileTree
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, InputError
 

@@ -3,14 +3,14 @@
 import torch
 from lightning_fabric import Fabric
 
+from gradmix.criterion.selector import Judging
 from gradmix.data import benchmark_from_tasks
 from gradmix.data.pool import Normalise
-from gradmix.judge import Judging
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Settings, find_method
 from gradmix.methods.base import read_options
-from gradmix.mixer import Mixer
 from gradmix.mixing import parse_recipe
+from gradmix.mixing.mixer import Mixer
 from gradmix.models import MLP, ResNet18
 from gradmix.randomness import RandomStreams
 from gradmix.training.loop import StepDone, TaskDone, Training

@@ -11,7 +11,7 @@ from mixer_cases import global_state
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
 from gradmix.mixing import parse_recipe
-from gradmix.mixing.recipes import PARTNERS
+from gradmix.mixing.recipe import PARTNERS
 from gradmix.training.loop import StepDone, TaskDone
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods.md"

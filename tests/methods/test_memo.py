@@ -16,8 +16,8 @@ from method_cases import (
 )
 from torch import nn
 
+from gradmix.methods.losses import as_soft, distillation, fold_old_classes
 from gradmix.methods.memo import align_weights
-from gradmix.methods.parts import as_soft, distillation, fold_old_classes
 from gradmix.models import MLP
 from gradmix.training.loop import StepDone
 

@@ -18,7 +18,7 @@ from gradmix.mixing.partners import (
     gradient_softmax,
     shuffle,
 )
-from gradmix.mixing.recipes import BY_SAMPLES, PARTNERS
+from gradmix.mixing.recipe import BY_SAMPLES, PARTNERS
 from gradmix.types import PairTable, Partners
 
 OUTPUTS = 12

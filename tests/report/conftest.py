@@ -7,9 +7,9 @@ from dataclasses import fields
 
 import pytest
 
-from gradmix.experiments.config import config_for
-from gradmix.experiments.results import RunResult
-from gradmix.metrics import all_metrics
+from gradmix.runs.config import config_for
+from gradmix.runs.results import RunResult
+from gradmix.training.metrics import all_metrics
 
 LATER_FIELDS = {"protocol_version": 1, "analysis": {}}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradmix.experiments.paper import PaperValue
+from gradmix.paper.numbers import PaperValue
 from gradmix.report import tables
 from gradmix.report.classes import parts_of_rows
 from gradmix.report.rows import make_rows

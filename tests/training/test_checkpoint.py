@@ -8,9 +8,9 @@ import pytest
 import torch
 from method_cases import MIXES, assert_same, assert_same_events, blobs, finish, make_training
 
-from gradmix.archive import read_archive, write_archive
 from gradmix.data import from_folder, split_into_tasks
 from gradmix.errors import FileError
+from gradmix.files import read_archive, write_archive
 from gradmix.methods import METHODS
 from gradmix.models import MLP, ResNet18, adapt
 from gradmix.training import checkpoint as checkpoints

@@ -8,14 +8,14 @@ import torch
 from lightning_fabric import Fabric
 from method_cases import assert_same, assert_same_events
 
+from gradmix.criterion.selector import Judging
 from gradmix.data import benchmark_from_tasks
 from gradmix.data.pool import Normalise
 from gradmix.errors import DivergedError
-from gradmix.judge import Judging
 from gradmix.memory import ReplayMemory
 from gradmix.methods import ER, Settings
-from gradmix.mixer import Mixer
 from gradmix.mixing import parse_recipe
+from gradmix.mixing.mixer import Mixer
 from gradmix.models import MLP
 from gradmix.randomness import RandomStreams
 from gradmix.training.loop import EpochDone, StepDone, TaskDone, Training

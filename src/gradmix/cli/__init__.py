@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from gradmix import __version__
-from gradmix.arguments import ManyValues
+from gradmix.cli.arguments import ManyValues
 from gradmix.cli.demo import demo
 from gradmix.cli.inspect import inspect
 from gradmix.cli.learn import learn
@@ -20,8 +20,8 @@ from gradmix.cli.reproduce import reproduce
 from gradmix.cli.results import results
 from gradmix.cli.run import run
 from gradmix.cli.sweep import sweep
+from gradmix.cli.terminal import messages, output
 from gradmix.errors import GradMixError
-from gradmix.terminal import messages, output
 
 __all__ = ["app", "main"]
 

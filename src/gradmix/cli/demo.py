@@ -6,12 +6,12 @@ import typer
 
 from gradmix.cli.report import write_demo_report
 from gradmix.cli.run import run_all
-from gradmix.terminal import forgetting_chart, output, print_table, results_table
+from gradmix.cli.terminal import forgetting_chart, output, print_table, results_table
 
 
 def demo() -> None:
     """Show in under a minute what GradMix buys over plain replay, Mixup and Remix."""
-    from gradmix.experiments.demo import MIXES, SEEDS, demo_configs
+    from gradmix.runs.demo import MIXES, SEEDS, demo_configs
 
     configs = demo_configs()
     c = configs[0]

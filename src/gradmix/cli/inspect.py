@@ -10,10 +10,10 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix.terminal import output, printable
+from gradmix.cli.terminal import output, printable
 
 if TYPE_CHECKING:
-    from gradmix.estimator import IncrementalClassifier
+    from gradmix.classifier import IncrementalClassifier
 
 
 def inspect(
@@ -24,8 +24,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Show classes, exemplars, history, size and accuracy over time of a model."""
+    from gradmix.classifier import IncrementalClassifier
     from gradmix.errors import InputError
-    from gradmix.estimator import IncrementalClassifier
 
     if out is not None and Path(out).suffix.lower() not in (".png", ".html"):
         raise InputError(f"out is {out!r}; its name must end in .png or .html")
@@ -99,9 +99,9 @@ def _figure(value: float | None) -> str:
 
 
 def _write_sheet(classifier: IncrementalClassifier, out: str) -> None:
-    from gradmix.atomic import replacing
+    from gradmix.classifier.sheet import contact_page, contact_sheet
     from gradmix.errors import FileError
-    from gradmix.estimator.sheet import contact_page, contact_sheet
+    from gradmix.files.atomic_write import replacing
 
     page = Path(out).suffix.lower() == ".html"
     learned = classifier._learned

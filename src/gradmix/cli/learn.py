@@ -13,12 +13,12 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix.terminal import messages, output, printable, showing_progress
+from gradmix.cli.terminal import messages, output, printable, showing_progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from gradmix.estimator import Report
+    from gradmix.classifier import Report
     from gradmix.training.loop import Event, Training
 
 DEFAULTS = {"exemplars_per_class": 32, "holdout_per_class": 8, "random_state": 0, "threads": 1}
@@ -61,9 +61,9 @@ def learn(
     Shows the accuracy on each class before and after, on images held out of training. Stopped in
     whatever way, the same command goes on where it was and ends with the same file.
     """
-    from gradmix.data.photos import has_own_test
+    from gradmix.classifier.continuing import learn_into
+    from gradmix.data.image_folders.read import has_own_test
     from gradmix.errors import DataWarning
-    from gradmix.estimator.continuing import learn_into
 
     given = {
         "exemplars_per_class": exemplars,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from gradmix.terminal import output
+from gradmix.cli.terminal import output
 
 
 def list_all() -> None:
     """What there is: data sets, methods, mixes, networks and analyses, each with its source."""
-    from gradmix.analysis import ANALYSES
     from gradmix.data import DATASETS
+    from gradmix.diagnostics import ANALYSES
     from gradmix.methods import METHODS
     from gradmix.mixing import ABOUT
-    from gradmix.mixing.recipes import BLENDS, LABELS, PARTNERS
+    from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
     from gradmix.models import MODELS
 
     kinds: dict[str, dict[str, tuple[str, str]]] = {

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradmix.terminal import messages, output, printable
+from gradmix.cli.terminal import messages, output, printable
 
 AT_ONCE = 256  # images
 
@@ -27,7 +27,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print predictions as JSON.")] = False,
 ) -> None:
     """Say of each image which class it shows, and how likely that is."""
-    from gradmix.estimator import IncrementalClassifier
+    from gradmix.classifier import IncrementalClassifier
 
     paths = find_images(images)
     classifier = IncrementalClassifier.load(model, device=device)
@@ -42,8 +42,8 @@ def predict(
 
 def find_images(given: Sequence[str]) -> list[Path]:
     """These files, and all images in these folders that learning would see."""
-    from gradmix.data.class_folders import EXTENSIONS, image_names
-    from gradmix.data.file_tree import FileTree
+    from gradmix.data.image_folders.classes import EXTENSIONS, image_names
+    from gradmix.data.image_folders.source import FileTree
     from gradmix.errors import DataNotFoundError, InputError
 
     paths: list[Path] = []

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradmix.cli.results import of_protocol
+from gradmix.cli.terminal import messages, output
 from gradmix.errors import InputError, ResultError
-from gradmix.terminal import messages, output
 
 if TYPE_CHECKING:
-    from gradmix.experiments.results import RunResult
+    from gradmix.runs.results import RunResult
 
 DEMO_REPORT = "gradmix-demo.html"
 
@@ -32,7 +32,7 @@ def report(
 
     The file is complete in itself and needs no network.
     """
-    from gradmix.experiments.store import ResultStore
+    from gradmix.runs.store import ResultStore
 
     if not Path(store).is_dir():
         raise InputError(f"store is {store!r}, which is no folder; give one with result files")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table as RichTable
 
+from gradmix.cli.terminal import SweepDisplay, messages, output, show_results
 from gradmix.errors import InputError, ResultError
-from gradmix.terminal import SweepDisplay, messages, output, show_results
 
 if TYPE_CHECKING:
-    from gradmix.experiments.config import RunConfig
-    from gradmix.experiments.reproductions import Reproduction
-    from gradmix.experiments.store import ResultStore
+    from gradmix.paper.reproductions import Reproduction
+    from gradmix.runs.config import RunConfig
+    from gradmix.runs.store import ResultStore
 
 EVERYTHING = "all"
 
@@ -45,9 +45,9 @@ def reproduce(
     Each is also written to a Markdown file, with pictures if matplotlib is there. Runs that OUT
     has are not repeated; what was stopped goes on where it was.
     """
-    from gradmix.experiments.reproductions import configs_of, only_mixes
-    from gradmix.experiments.seeds import parse_seeds
-    from gradmix.experiments.store import ResultStore
+    from gradmix.paper.reproductions import configs_of, only_mixes
+    from gradmix.runs.seeds import parse_seeds
+    from gradmix.runs.store import ResultStore
 
     if list_them:
         _list()
@@ -86,7 +86,7 @@ def _check_folder(to: str) -> None:
 
 
 def _list() -> None:
-    from gradmix.experiments.reproductions import reproductions
+    from gradmix.paper.reproductions import reproductions
 
     table = RichTable("name", "", "what", "data", title_justify="left", box=None)
     for one in reproductions().values():
@@ -95,7 +95,7 @@ def _list() -> None:
 
 
 def _find(names: Sequence[str]) -> list[Reproduction]:
-    from gradmix.experiments.reproductions import find_reproduction, reproductions
+    from gradmix.paper.reproductions import find_reproduction, reproductions
 
     if not names:
         raise InputError(
@@ -108,7 +108,7 @@ def _find(names: Sequence[str]) -> list[Reproduction]:
 
 def _run(configs: Sequence[RunConfig], store: ResultStore, jobs: int, retry_failed: bool) -> bool:
     """Complete the runs; whether it came to the end."""
-    from gradmix.experiments.sweep import run_sweep
+    from gradmix.runs.sweep import run_sweep
 
     display = SweepDisplay()
     try:
@@ -131,8 +131,8 @@ def _show(
     folder: Path,
 ) -> None:
     """On the terminal and as files."""
-    from gradmix.experiments.pages import title_of, write_page
-    from gradmix.experiments.sheets import fill, printed
+    from gradmix.paper.pages import title_of, write_page
+    from gradmix.paper.sheets import fill, printed
 
     sheets = fill(reproduction, data, seeds, store.find, scale)
     if not sheets:

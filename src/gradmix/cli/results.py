@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from gradmix.cli.terminal import messages, output, printable, show_results
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.terminal import messages, output, printable, show_results
 
 if TYPE_CHECKING:
-    from gradmix.experiments.results import RunResult
-    from gradmix.experiments.store import ResultStore
+    from gradmix.runs.results import RunResult
+    from gradmix.runs.store import ResultStore
 
 FORMATS = ("table", "csv", "json", "latex", "markdown")
 
@@ -48,9 +48,9 @@ def results(
     protocol: Annotated[int | None, typer.Option(help="Of another protocol version.")] = None,
 ) -> None:
     """Show the results in a folder: mean ± standard deviation over the seeds, the best in bold."""
-    from gradmix.experiments.seeds import parse_seeds
-    from gradmix.experiments.store import ResultStore
-    from gradmix.experiments.tables import group_results, in_order, select
+    from gradmix.runs.seeds import parse_seeds
+    from gradmix.runs.store import ResultStore
+    from gradmix.runs.tables import group_results, in_order, select
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
@@ -105,7 +105,7 @@ def _conditions(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 def of_protocol(store: ResultStore, protocol: int | None) -> list[RunResult]:
     """The results of a protocol version, by default the present one; others are mentioned."""
-    from gradmix.experiments.results import PROTOCOL_VERSION
+    from gradmix.runs.results import PROTOCOL_VERSION
 
     version = PROTOCOL_VERSION if protocol is None else protocol
     everything = store.results()
@@ -126,7 +126,7 @@ def _contents(everything: Sequence[RunResult]) -> str:
 
 
 def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: str) -> None:
-    from gradmix.experiments.grid import KINDS
+    from gradmix.runs.grid import KINDS
 
     if form not in ("table", "json"):
         raise InputError(f"format is {form!r}; failed runs are shown as table or json")
@@ -150,7 +150,7 @@ def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: s
 
 
 def _runs(chosen: Sequence[RunResult], metrics: Sequence[str], form: str) -> str:
-    from gradmix.experiments.formats import run_records, runs_table, to_csv
+    from gradmix.runs.formats import run_records, runs_table, to_csv
 
     if form == "csv":
         return to_csv(run_records(chosen))
@@ -162,8 +162,8 @@ def _runs(chosen: Sequence[RunResult], metrics: Sequence[str], form: str) -> str
 def _groups(
     groups: Sequence[Any], metrics: Sequence[str], against: str | None, across: str, form: str
 ) -> str:
-    from gradmix.experiments.formats import layout, to_csv
-    from gradmix.experiments.tables import summaries
+    from gradmix.runs.formats import layout, to_csv
+    from gradmix.runs.tables import summaries
 
     if form == "csv":
         return to_csv(summaries(groups, metrics, against))
@@ -174,7 +174,7 @@ def _groups(
 
 def _written(table: Any, form: str) -> str:
     """As text; for the terminal it is shown at once."""
-    from gradmix.experiments.formats import to_latex, to_markdown
+    from gradmix.runs.formats import to_latex, to_markdown
 
     if form == "table":
         show_results(table)

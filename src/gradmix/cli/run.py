@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradmix.cli.settings import chosen, with_settings
-from gradmix.terminal import (
+from gradmix.cli.terminal import (
     follow,
     messages,
     output,
@@ -23,9 +23,9 @@ from gradmix.terminal import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from gradmix.experiments.config import RunConfig
-    from gradmix.experiments.results import RunResult
-    from gradmix.experiments.store import ResultStore
+    from gradmix.runs.config import RunConfig
+    from gradmix.runs.results import RunResult
+    from gradmix.runs.store import ResultStore
 
 
 @with_settings(lists=False)
@@ -48,10 +48,10 @@ def run(
     already has is not repeated. A run that was stopped, in whatever way, goes on where it was half
     a minute before, at most, to the same result.
     """
-    from gradmix.experiments.config import configs_for_seeds
-    from gradmix.experiments.seeds import parse_seeds
-    from gradmix.experiments.store import ResultStore
-    from gradmix.experiments.sweep import find_impossible
+    from gradmix.runs.config import configs_for_seeds
+    from gradmix.runs.seeds import parse_seeds
+    from gradmix.runs.store import ResultStore
+    from gradmix.runs.sweep import find_impossible
 
     configs = configs_for_seeds(data, parse_seeds(seeds or ["0"]), **chosen(settings))
     for error in find_impossible(configs).values():
@@ -101,9 +101,9 @@ def _run_one(
     again: bool,
     checkpoint: bool,
 ) -> RunResult:
-    from gradmix.experiments.run import load_benchmark
-    from gradmix.experiments.run import run as compute
-    from gradmix.experiments.sweep import WAIT_SECONDS, complete, dataset
+    from gradmix.runs.run import load_benchmark
+    from gradmix.runs.run import run as compute
+    from gradmix.runs.sweep import WAIT_SECONDS, complete, dataset
 
     observe = follow(progress, config, every_task=store is not None)
     if store is None:
@@ -126,7 +126,7 @@ def _run_one(
 
 
 def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:
-    from gradmix.experiments.results import result_name
+    from gradmix.runs.results import result_name
 
     return {
         "file": str(store.path / result_name(result.config)),

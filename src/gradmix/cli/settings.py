@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, Optional, TypeVar
 
 import typer
 
-from gradmix.arguments import parse_class_order, parse_options, parse_transforms
+from gradmix.cli.arguments import parse_class_order, parse_options, parse_transforms
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradmix.cli.settings import chosen_lists, with_settings
+from gradmix.cli.terminal import SweepDisplay, messages, output, show_results
 from gradmix.errors import InputError
-from gradmix.terminal import SweepDisplay, messages, output, show_results
 
 if TYPE_CHECKING:
-    from gradmix.experiments.config import RunConfig
-    from gradmix.experiments.sweep import Outcome, Sweep
+    from gradmix.runs.config import RunConfig
+    from gradmix.runs.sweep import Outcome, Sweep
 
 
 @with_settings(lists=True)
@@ -47,8 +47,8 @@ def sweep(
     whatever way, goes on where it was.
     Several sweeps may share OUT.
     """
-    from gradmix.experiments.store import ResultStore
-    from gradmix.experiments.sweep import run_sweep
+    from gradmix.runs.store import ResultStore
+    from gradmix.runs.sweep import run_sweep
 
     configs, skipped = _configs(file, data, seeds, settings, skip_impossible)
     for name, reason in skipped.items():
@@ -94,8 +94,8 @@ def _configs(
     skip_impossible: bool,
 ) -> tuple[list[RunConfig], dict[str, str]]:
     """What is to be run, and the combinations without meaning, with the reason."""
-    from gradmix.experiments.grid import expand, read_grids
-    from gradmix.experiments.seeds import parse_seeds
+    from gradmix.runs.grid import expand, read_grids
+    from gradmix.runs.seeds import parse_seeds
 
     axes = chosen_lists(settings)
     axes |= {"data": list(data)} if data else {}
@@ -134,8 +134,8 @@ def _standing(state: Sweep) -> dict[str, Any]:
 
 def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
     """Means over the seeds, and what is missing and why."""
-    from gradmix.experiments.formats import layout
-    from gradmix.experiments.tables import group_results
+    from gradmix.runs.formats import layout
+    from gradmix.runs.tables import group_results
 
     if state.results and not as_json:
         table = layout(group_results(state.results))

@@ -13,7 +13,8 @@ from gradmix.criterion.gradients import (
     memory_weights,
     projections,
 )
-from gradmix.criterion.on_demand import SEARCHES, PairsOnDemand, choose_search
+from gradmix.criterion.many_classes.on_demand import SEARCHES, PairsOnDemand, choose_search
+from gradmix.criterion.many_classes.sketch import make_sketch
 from gradmix.criterion.pairing import PAIRINGS
 from gradmix.criterion.rolling import Rolling
 from gradmix.criterion.samples import SamplePairs, score_all
@@ -24,7 +25,6 @@ from gradmix.criterion.scores import (
     row_scores,
     sample_scores,
 )
-from gradmix.criterion.sketch import make_sketch
 from gradmix.types import PairTable
 
 __all__ = [

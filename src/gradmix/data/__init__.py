@@ -16,7 +16,7 @@ from gradmix.data.datasets import (
     mnist,
 )
 from gradmix.data.idx import read_idx
-from gradmix.data.image_folder import from_folder, imagenet
+from gradmix.data.image_folders.dataset import from_folder, imagenet
 from gradmix.data.stream import StreamedImages
 from gradmix.data.tasks import (
     Benchmark,

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from gradmix.data.idx import read_idx
-from gradmix.data.items import own_class_names, read_items
 from gradmix.data.locate import FASHION_MNIST, MNIST, FileSet, locate
 from gradmix.data.stream import StreamedImages
+from gradmix.data.torch_dataset import own_class_names, read_items
 from gradmix.errors import InputError
 from gradmix.types import Samples
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from gradmix.data.images import THREADS, Failure, ImageFiles
+from gradmix.data.image_folders.decode import THREADS, Failure, ImageFiles
 from gradmix.errors import CorruptFileError, InputError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gradmix.data.datasets import DataSet
-from gradmix.data.file_tree import FileTree
-from gradmix.data.images import ImageFiles
+from gradmix.data.image_folders.decode import ImageFiles
+from gradmix.data.image_folders.source import FileTree
 from gradmix.data.locate import TINY_IMAGENET, locate_archive
 from gradmix.errors import CorruptFileError
 from gradmix.types import Samples

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradmix.errors import InputError
-from gradmix.ranking import first_of_each_class
+from gradmix.memory.selection import first_of_each_class
 from gradmix.types import Samples
 
 

@@ -16,12 +16,12 @@ from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory, random_priority
 from gradmix.methods.sgd import SGD
-from gradmix.methods.weights import load_weights
-from gradmix.mixer import Mixer
 from gradmix.mixing import Recipe
-from gradmix.mixing.plans import Plan
+from gradmix.mixing.mixer import Mixer
+from gradmix.mixing.plan import Plan
 from gradmix.models import mlp_gradient
 from gradmix.models.heads import drop_output, grow_head
+from gradmix.models.weights import load_weights
 from gradmix.randomness import RandomStreams
 from gradmix.types import MixedBatch, Samples
 

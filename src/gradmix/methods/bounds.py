@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
-from gradmix.mixing.plans import Plan
+from gradmix.mixing.plan import Plan
 from gradmix.models.heads import drop_output
 from gradmix.types import Samples
 

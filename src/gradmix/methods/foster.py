@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
 from gradmix.methods.base import Method, Options, Stage
-from gradmix.methods.parts import check_splittable, distillation
-from gradmix.mixing.plans import Plan
+from gradmix.methods.losses import check_splittable, distillation
+from gradmix.mixing.plan import Plan
 from gradmix.models.base import Mix, Network
 from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.types import MixedBatch

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from gradmix.errors import InputError
 from gradmix.methods.base import Method, Options
-from gradmix.methods.parts import as_soft, check_splittable, fold_old_classes
+from gradmix.methods.losses import as_soft, check_splittable, fold_old_classes
 from gradmix.models.base import Mix, Network, Part
 from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.types import Samples

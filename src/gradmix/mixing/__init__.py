@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from gradmix.mixing.recipes import ABOUT, RECIPES, Recipe, parse_recipe
+from gradmix.mixing.recipe import ABOUT, RECIPES, Recipe, parse_recipe
 
 __all__ = ["ABOUT", "RECIPES", "Recipe", "parse_recipe"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gradmix.experiments.results import RunResult
 from gradmix.report.rows import Row, Spread, by_data, over_seeds
+from gradmix.runs.results import RunResult
 
 MOST_CLASSES = 100
 """More do not fit a heatmap."""

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gradmix.experiments.names import display
-from gradmix.experiments.paper import paper_accuracy
-from gradmix.experiments.results import RunResult
+from gradmix.paper.numbers import paper_accuracy
 from gradmix.report.classes import Parts, class_accuracy, pair_counts
 from gradmix.report.rows import Row, Spread, by_data
 from gradmix.report.runs import METRICS, SECONDS
+from gradmix.runs.names import display
+from gradmix.runs.results import RunResult
 
 DIGITS = 4
 

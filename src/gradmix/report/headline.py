@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from gradmix.experiments.names import display
-from gradmix.experiments.tables import OF_THE_MIX
 from gradmix.report.html import count, format_spread
 from gradmix.report.rows import Row, Spread, by_data, by_method, spread
+from gradmix.runs.names import display
+from gradmix.runs.tables import OF_THE_MIX
 
 METRIC = "average_accuracy"
 OF_THE_METHOD = (*OF_THE_MIX, "method", "options", "head")

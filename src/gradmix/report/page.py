@@ -12,9 +12,8 @@ from pathlib import Path
 from string import Template
 
 from gradmix import __version__
-from gradmix.atomic import write_text
 from gradmix.errors import ResultError
-from gradmix.experiments.results import RunResult
+from gradmix.files.atomic_write import write_text
 from gradmix.report import tables
 from gradmix.report.classes import parts_of_rows
 from gradmix.report.data import chart_data, embed
@@ -22,6 +21,7 @@ from gradmix.report.headline import headlines
 from gradmix.report.html import pairs
 from gradmix.report.rows import Row, by_data, make_rows
 from gradmix.report.runs import all_runs, common_list, runs_table, versions_table
+from gradmix.runs.results import RunResult
 
 TITLE = "gradmix report"
 MANY_SENTENCES = 6

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from gradmix.data import DATASETS
 from gradmix.errors import InputError
-from gradmix.experiments.names import display
-from gradmix.experiments.results import RunResult
-from gradmix.experiments.tables import group_results, mean_std
 from gradmix.methods import METHODS
-from gradmix.metrics import accuracy_after_each_task
 from gradmix.mixing import ABOUT
+from gradmix.runs.names import display
+from gradmix.runs.results import RunResult
+from gradmix.runs.tables import group_results, mean_std
+from gradmix.training.metrics import accuracy_after_each_task
 
 SHORT = {
     "alpha": "α",

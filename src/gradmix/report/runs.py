@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradmix.experiments.results import RunResult
 from gradmix.report.html import block, cell, line, pairs, table
 from gradmix.report.rows import IDENTITY, Row, format_value
+from gradmix.runs.results import RunResult
 
 METRICS = (
     "average_accuracy",

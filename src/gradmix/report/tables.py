@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from gradmix.experiments.names import display
-from gradmix.experiments.paper import PaperValue, paper_accuracy
-from gradmix.experiments.reproductions import mean_over_tasks
+from gradmix.paper.numbers import PaperValue, paper_accuracy
+from gradmix.paper.reproductions import mean_over_tasks
 from gradmix.report.classes import Parts, class_accuracy
 from gradmix.report.headline import METRIC, gain_over_plain
 from gradmix.report.html import block, cell, format_spread, line, signed, table
 from gradmix.report.rows import Row, Spread, by_data, by_method, spread
 from gradmix.report.runs import METRICS, SECONDS
+from gradmix.runs.names import display
 
 DASH = cell("–", kind="none")
 RESULTS = (

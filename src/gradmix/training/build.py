@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from gradmix.criterion.selector import Judging
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
-from gradmix.judge import Judging
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, Settings, find_method
 from gradmix.methods.base import read_options
-from gradmix.mixer import Mixer
 from gradmix.mixing import Recipe
+from gradmix.mixing.mixer import Mixer
 from gradmix.randomness import RandomStreams
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Training that can be stopped at any moment, by SIGKILL too, and goes on to the same bits.
 
 A `Checkpoint` is told of every event of the loop and now and then writes all that the rest of the
-training depends on to one file (`gradmix.archive`). A new process that resumes from it repeats the
+training depends on to one file (`gradmix.files`). A new process that resumes from it repeats the
 steps that were lost, with the same batches and the same random numbers.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import torch
 
-from gradmix.archive import read_archive, read_manifest, write_archive
-from gradmix.atomic import remove_leftovers
 from gradmix.errors import FileError
+from gradmix.files import read_archive, read_manifest, write_archive
+from gradmix.files.atomic_write import remove_leftovers
 from gradmix.training.loop import Event, TaskDone, Training
 
 KIND = "checkpoint"

@@ -1,0 +1,291 @@
+"""What the command line shows: progress of runs, tables of results, a chart of forgetting."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
+
+from gradmix.runs.claims import RunProgress
+from gradmix.runs.formats import Table as Layout
+from gradmix.runs.formats import one_by_one, spread
+from gradmix.runs.seeds import seed_range
+from gradmix.runs.tables import mean_std
+
+if TYPE_CHECKING:
+    from gradmix.runs.config import RunConfig
+    from gradmix.runs.results import RunResult
+    from gradmix.runs.sweep import Outcome, Sweep
+    from gradmix.training.loop import Event, TaskDone, Training
+
+REFRESH_SECONDS = 0.1
+SHOWN_RUNNING = 8
+BARS = "▁▂▃▄▅▆▇█"
+FOLDED = 14  # characters that a label has at least, when it is folded
+
+output = Console(highlight=False)
+messages = Console(stderr=True, highlight=False)
+"""Progress and remarks; results go to standard output, so that they can be piped."""
+
+
+def show_all(stream: object) -> None:
+    """Let a stream write "?" for what its encoding has not, where it would fail."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="replace")
+
+
+show_all(sys.stdout)
+show_all(sys.stderr)
+
+
+def printable(value: object) -> str:
+    """Names from outside, without what would steer a terminal or cannot be shown."""
+    replaced = "\N{REPLACEMENT CHARACTER}"
+    return "".join(c if c.isprintable() or c == "\n" else replaced for c in str(value))
+
+
+@contextmanager
+def showing_progress(quiet: bool = False) -> Iterator[Progress]:
+    """A progress display on standard error."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[status]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=messages, disable=quiet, transient=True) as progress:
+        yield progress
+
+
+def follow(
+    progress: Progress, config: RunConfig, every_task: bool = True
+) -> Callable[[Training, Event], None]:
+    """An observer of one run that moves its bar and, if asked, prints a line for every task."""
+    from gradmix.training.loop import EpochDone, StepDone, TaskDone
+
+    name = run_label(config)
+    bar = progress.add_task(name, total=None, status="")
+    shown = 0.0
+    last_loss = ""
+
+    def observe(training: Training, event: Event) -> None:
+        nonlocal shown, last_loss
+        tasks = training.benchmark.tasks
+        if isinstance(event, StepDone):
+            if time.monotonic() - shown < REFRESH_SECONDS:
+                return
+            shown = time.monotonic()
+            at = RunProgress.at(training, event)
+            status = f"{_where(at)} {last_loss}"
+            progress.update(bar, total=1.0, completed=at.share, status=status)
+        elif isinstance(event, EpochDone):
+            last_loss = f"loss {event.loss:.3f}"
+        elif isinstance(event, TaskDone):
+            seen = tasks[: event.task + 1]
+            classes = [label for task in seen for label in task.classes]
+            accuracy = float(event.correct["main"][classes].sum()) / sum(
+                len(t.test.y) for t in seen
+            )
+            if every_task:
+                progress.console.print(
+                    f"{name} · task {event.task + 1}/{len(tasks)} · accuracy {accuracy:.3f} · "
+                    f"{last_loss} · memory {event.memory_size}{_short_replay(event, config)}",
+                    soft_wrap=True,
+                )
+            if event.task + 1 == len(tasks):
+                progress.remove_task(bar)
+
+    return observe
+
+
+def _short_replay(event: TaskDone, config: RunConfig) -> str:
+    """A remark where the memory was too small for the replay batch."""
+    if event.replay_batch in (0, config.replay_batch_size):
+        return ""
+    return f" · replayed all {event.replay_batch} per step, fewer than {config.replay_batch_size}"
+
+
+def run_label(config: RunConfig) -> str:
+    """A run in one line."""
+    return f"{config.data} {config.method} {config.mix} seed {config.seed}"
+
+
+def _where(at: RunProgress) -> str:
+    return f"task {at.task}/{at.tasks} epoch {at.epoch}/{at.epochs}"
+
+
+class SweepDisplay:
+    """Where a sweep stands, kept up to date on standard error, and a line for every run."""
+
+    def __init__(self) -> None:
+        self.sweep: Sweep | None = None
+        self._live = Live(
+            get_renderable=self._picture, console=messages, transient=True, refresh_per_second=2
+        )
+
+    def __enter__(self) -> SweepDisplay:
+        if messages.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, sweep: Sweep, outcome: Outcome | None) -> None:
+        """What became of a run, or with none, that the sweep begins."""
+        self.sweep = sweep
+        if outcome is None:
+            kept = sweep.count("kept")
+            remark = f", {kept} of them kept from before" if kept else ""
+            messages.print(f"{len(sweep.configs)} runs{remark}; {sweep.todo} to do")
+        elif outcome.status != "kept":
+            became = [_became(outcome), *([outcome.remark] if outcome.remark else [])]
+            text = " · ".join([run_label(outcome.config), *became, _standing(sweep)])
+            messages.print(text, soft_wrap=True, markup=False)
+
+    def _picture(self) -> Group:
+        """The bar, and the runs that are at work."""
+        sweep = self.sweep
+        if sweep is None:
+            return Group(Text("checking all runs …"))
+        running = sweep.running()
+        line = Table.grid(padding=(0, 1))
+        over = len(sweep.outcomes)
+        bar = ProgressBar(total=max(len(sweep.configs), 1), completed=over, width=24)
+        line.add_row(bar, _standing(sweep))
+        lines = [
+            Text(f"  {run_label(config)} · {'starting' if at is None else _where(at)}")
+            for config, at in list(running.items())[:SHOWN_RUNNING]
+        ]
+        return Group(line, *lines)
+
+
+def _became(outcome: Outcome) -> str:
+    if outcome.result is not None:
+        accuracy = outcome.result.metrics["average_accuracy"]
+        return f"average accuracy {accuracy:.3f} · {outcome.result.seconds['total']:.1f} s"
+    if outcome.failure is not None:
+        return f"failed: {outcome.failure.error}: {outcome.failure.message}"
+    return f"left out: {outcome.reason}"
+
+
+def _standing(sweep: Sweep) -> str:
+    """Runs done, running and failed, and the time left."""
+    parts = [f"{sweep.count('done', 'kept')} of {len(sweep.configs)} done"]
+    running, failed, left = len(sweep.running()), sweep.count("failed"), sweep.seconds_left()
+    if running:
+        parts.append(f"{running} running")
+    if failed:
+        parts.append(f"{failed} failed")
+    if left is not None and len(sweep.outcomes) < len(sweep.configs):
+        parts.append(f"{duration(left)} left")
+    return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration(59.6), duration(7325)
+    ('1:00', '2:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def show_results(table: Layout) -> None:
+    """A table of results with its caption; in parts where it is too wide for the terminal."""
+    whole = rich_table(table)
+    fits = natural_width(whole) <= output.width
+    for part in [whole] if fits else map(rich_table, one_by_one(table)):
+        print_table(part)
+    output.print(table.caption, soft_wrap=True, markup=False)
+
+
+def print_table(table: Table) -> None:
+    """Labels are folded where the terminal is narrow; numbers never, then lines are longer."""
+    room = sum(max(0, _width(c) - FOLDED) for c in table.columns if c.overflow == "fold")
+    natural = natural_width(table)
+    if natural > output.width:
+        table.width = max(output.width, natural - room)
+    output.print(table, crop=False)
+
+
+def natural_width(table: Table) -> int:
+    """Of the table with nothing folded."""
+    return sum(map(_width, table.columns)) + 3 * len(table.columns) + 1
+
+
+def _width(column: Column) -> int:
+    texts = [str(column.header), *map(str, column.cells)]
+    return max(cell_len(line) for text in texts for line in [*text.split("\n"), ""])
+
+
+def _label(title: str) -> Column:
+    return Column(title, overflow="fold")
+
+
+def rich_table(layout: Layout) -> Table:
+    """A table of results for the terminal."""
+    titles = layout.titles
+    if len(layout.columns) > 1 and any(layout.groups):
+        titles = [f"{group}\n{column}" for group in layout.groups for column in layout.columns]
+    numbers = [Column(Text(printable(title)), no_wrap=True) for title in titles]
+    table = Table(*map(_label, layout.heads), *numbers)
+    for labels, cells in layout.rows:
+        texts = [Text(cell.text, style="bold" if cell.bold else "") for cell in cells]
+        table.add_row(*(Text(printable(label)) for label in labels), *texts)
+    return table
+
+
+def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
+    """One row for each label: the headline metrics over its results."""
+    columns = ("average accuracy", "final accuracy", "forgetting")
+    numbers = [Column(name, no_wrap=True) for name in ("seeds", *columns, "seconds")]
+    table = Table(_label(""), *numbers)
+    for label, results in rows.items():
+        metric = {
+            key: spread(*mean_std([result.metrics[key] for result in results]))
+            for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
+        }
+        seeds = seed_range([result.config["seed"] for result in results])
+        seconds = statistics.fmean(result.seconds["total"] for result in results)
+        table.add_row(Text(printable(label)), seeds, *metric.values(), f"{seconds:.1f}")
+    return table
+
+
+def forgetting_chart(rows: Mapping[str, Sequence[RunResult]]) -> Table:
+    """How the accuracy on the first task goes as later tasks are learned."""
+    first = next(iter(rows.values()))[0]
+    names = [first.class_names[label] for label in first.tasks[0]["classes"]]
+    tasks = (f"task {task + 1}" for task in range(len(first.tasks)))
+    table = Table(Column(no_wrap=True), *tasks)
+    table.title = f"accuracy on the first classes ({', '.join(names)}) after each task"
+    for label, results in rows.items():
+        cells = []
+        for task in range(len(first.tasks)):
+            accuracy = statistics.fmean(result.accuracy[task][0] for result in results)
+            bar = BARS[min(int(accuracy * len(BARS)), len(BARS) - 1)]
+            cells.append(f"{bar * 3} {accuracy:.2f}")
+        table.add_row(label, *cells)
+    return table

@@ -1,0 +1,1 @@
+"""Pair selection for more classes than a full pair table can hold."""

@@ -1,0 +1,218 @@
+"""Which classes are worth scoring as the best partner of a class, where all are too many.
+
+The gradient of a mix is near the mix of the gradients, and with that
+
+    score(a, b) ≈ λ² u_a + λ(1−λ) (h_a · X_b + h_b · X_a + v_a + v_b) + (1−λ)² u_b
+
+where δ = softmax(z) − y, h = Ḡ_wᵀ δ, v = ḡ_b · δ and u = δ · s: but for what is of a alone, an
+inner product of a query of a and a key of b (`Linearised`). The softmax of a mix keeps it from
+being the score, but the best partners are among its best. Two ways to find those without all K²
+products; `on_demand.py` scores them and takes the best.
+
+* "clusters". Classes that resemble each other have like partners. The mean query of each of √K
+  clusters finds many candidates, and each class of it chooses among them by its own query.
+* "neighbours". An index of nearest neighbours (faiss) finds them. With one more coordinate all keys
+  have the same length, and then the largest inner product is the smallest distance.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradmix.criterion.many_classes.sketch import (
+    BLOCK_ELEMENTS,
+    Outputs,
+    Sketch,
+    named_in_tail,
+    places_in_tail,
+    take,
+)
+from gradmix.errors import InputError
+
+SHORTLIST = 16
+WIDE = 4096  # candidates that the classes of a cluster choose among
+FLAT = 6000  # classes up to which the index compares all; faiss wants 39 for each of its lists
+
+
+class ClassVectors(NamedTuple):
+    """Means over a class's exemplars."""
+
+    X: Tensor  # (K, d)
+    h: Tensor  # (K, d)
+    v: Tensor  # (K,)
+    u: Tensor  # (K,)
+
+
+def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
+    """Of every class in a sketch, with the softmax of its samples as far as the sketch knows it."""
+    position = torch.repeat_interleave(sketch.counts)
+    width = 2 * sketch.top.shape[1] * sketch.embeddings.shape[1] + 4 * len(sketch.tail)
+    every = torch.arange(len(position), device=position.device)
+    place, outputs = places_in_tail(sketch), Outputs(sketch)
+    X = sketch.embeddings
+    h, v, u = torch.empty_like(X), X.new_empty(len(X)), X.new_empty(len(X))
+    for index in every.split(max(1, block // width)):
+        # Into one place: many small results between large blocks would leave memory in pieces.
+        h[index], v[index], u[index] = _sample_vectors(
+            sketch, outputs, X[index], position[index], place
+        )
+
+    def mean(values: Tensor) -> Tensor:
+        total = values.new_zeros(len(sketch.classes), *values.shape[1:])
+        total.index_add_(0, position, values)
+        return total / sketch.counts.view(-1, *(1,) * (values.ndim - 1))
+
+    return ClassVectors(*(mean(values) for values in (sketch.embeddings, h, v, u)))
+
+
+def _sample_vectors(
+    sketch: Sketch, outputs: Outputs, X: Tensor, position: Tensor, place: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """h, v and u of samples of the classes at `position`."""
+    top = sketch.top[position]
+    z, s = (values.squeeze(1) for values in outputs.at(top, X[:, None]))
+    named = named_in_tail(place[top], len(sketch.tail))
+    free = (~named).sum(1, keepdim=True)
+    weight = ((len(sketch.rows) - top.shape[1]) / free.clamp(min=1)).log()
+    weights = torch.cat([torch.zeros_like(top), torch.where(named, -torch.inf, weight)], 1)
+    delta = (z + weights.to(z)).softmax(1)
+    delta[:, 0] -= 1  # its own label
+    on_top, on_tail = delta.split([top.shape[1], len(sketch.tail)], 1)
+    h = (on_top[:, None] @ take(sketch.rows, top)[:, :, 1]).squeeze(1)
+    h += on_tail @ sketch.rows[sketch.tail, 1]
+    bias = sketch.biases[:, 1]
+    v = (on_top * bias[top]).sum(1) + on_tail @ bias[sketch.tail]
+    return h, v, (delta * s).sum(1)
+
+
+class Linearised:
+    """The linearised criterion of the classes in a sketch, as queries and keys."""
+
+    def __init__(self, sketch: Sketch) -> None:
+        X, h, v, u = class_vectors(sketch)
+        self.keys = torch.cat([h, X, v[:, None], u[:, None]], 1)
+        self._own = torch.cat([X, h, torch.ones_like(v)[:, None]], 1)
+
+    def queries(self, own: Tensor, lam: Tensor | float) -> Tensor:
+        """Of the classes at `own`, (N, 2 d + 2); products with keys rise with the score."""
+        ratio = torch.as_tensor(lam).to(self.keys).expand(len(own))[:, None]
+        return torch.cat([ratio * self._own[own], 1 - ratio], 1)
+
+    def every(self, lam: float) -> Tensor:
+        """The queries of all classes."""
+        return self.queries(torch.arange(len(self.keys), device=self.keys.device), lam)
+
+
+class Clusters:
+    """Candidates among those that are best for a whole cluster of classes."""
+
+    def __init__(self, sketch: Sketch, size: int = SHORTLIST, wide: int = WIDE) -> None:
+        self._linear = linear = Linearised(sketch)
+        self._wide, self._size = (min(number, len(linear.keys)) for number in (wide, size))
+        d = sketch.embeddings.shape[1]
+        parts = linear.keys[:, :d], linear.keys[:, d : 2 * d]
+        points = torch.cat([part / _mean_norm(part) for part in parts], 1)
+        self._cluster = k_means(points, max(1, int(len(points) ** 0.5)))
+        self._shared: dict[float, Tensor] = {}
+
+    def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
+        """Places of classes for those at `own`, (N, shortlist)."""
+        result = own.new_empty(len(own), self._size)
+        for ratio in lam.unique().tolist():
+            if ratio not in self._shared:
+                self._shared[ratio] = self._of_clusters(ratio)
+            rows = (lam == ratio).nonzero().squeeze(1)
+            rows = rows[self._cluster[own[rows]].argsort(stable=True)]
+            sizes = self._cluster[own[rows]].bincount(minlength=len(self._shared[ratio]))
+            for group, shared in zip(rows.split(sizes.tolist()), self._shared[ratio], strict=True):
+                for part in group.split(BLOCK_ELEMENTS // self._wide):
+                    scores = self._linear.queries(own[part], ratio) @ self._linear.keys[shared].T
+                    result[part] = shared[scores.topk(self._size, dim=1).indices]
+        return result
+
+    def _of_clusters(self, lam: float) -> Tensor:
+        """What the classes of each cluster choose among, (clusters, wide)."""
+        keys, sizes = self._linear.keys, self._cluster.bincount()
+        total = keys.new_zeros(len(sizes), keys.shape[1])
+        total.index_add_(0, self._cluster, self._linear.every(lam))
+        parts = (total / sizes[:, None]).split(max(1, BLOCK_ELEMENTS // len(keys)))
+        return torch.cat([(part @ keys.T).topk(self._wide, dim=1).indices for part in parts])
+
+
+class Neighbours:
+    """Candidates by faiss's index of nearest neighbours."""
+
+    def __init__(self, sketch: Sketch, size: int = SHORTLIST) -> None:
+        faiss: Any = importlib.import_module("faiss")
+        self._linear = linear = Linearised(sketch)
+        self._size = min(size, len(linear.keys))
+        # Columns of queries are brought to one size, which keys undo: distances depend on it.
+        self._scale = linear.every(0.5).pow(2).mean(0).sqrt().clamp(min=1e-20)
+        keys = linear.keys * self._scale
+        keys = keys / keys.norm(dim=1).amax().clamp(min=1e-20)
+        rest = (1 - keys.pow(2).sum(1)).clamp(min=0).sqrt()
+        points = torch.cat([keys, rest[:, None]], 1).float().cpu().numpy()
+        faiss.omp_set_num_threads(torch.get_num_threads())
+        self._index = faiss.IndexFlatL2(points.shape[1])
+        if len(points) > FLAT:
+            lists = int(2 * len(points) ** 0.5)
+            self._index = faiss.IndexIVFFlat(self._index, points.shape[1], lists)
+            self._index.cp.niter = 5
+            self._index.cp.max_points_per_centroid = 64
+            self._index.cp.seed = 0
+            self._index.nprobe = max(8, lists // 16)
+            self._index.train(points)
+        self._index.add(points)
+
+    def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
+        """Places of classes for those at `own`, (N, shortlist); -1 where there are no more."""
+        queries = F.normalize(self._linear.queries(own, lam) / self._scale, dim=1)
+        points = F.pad(queries, (0, 1)).float().cpu().numpy()
+        return torch.from_numpy(self._index.search(points, self._size)[1]).to(own.device)
+
+
+def _mean_norm(rows: Tensor) -> float:
+    return max(float(rows.norm(dim=1).mean()), 1e-30)
+
+
+def k_means(points: Tensor, number: int, rounds: int = 5) -> Tensor:
+    """The cluster of every point, (n,).
+
+    Lloyd's algorithm from evenly spaced points: it needs no luck, for clusters only guide a search.
+    Clusters that end up empty are dropped.
+    """
+    centres = points[torch.linspace(0, len(points) - 1, number, device=points.device).long()]
+    for _ in range(rounds):
+        nearest = _nearest(points, centres)
+        counts = nearest.bincount(minlength=number)
+        total = torch.zeros_like(centres).index_add_(0, nearest, points)
+        centres = torch.where(counts[:, None] > 0, total / counts.clamp(min=1)[:, None], centres)
+    cluster: Tensor = _nearest(points, centres).unique(return_inverse=True)[1]
+    return cluster
+
+
+def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+    """The centre nearest to each point."""
+    half = centres.pow(2).sum(1) / 2
+    step = max(1, BLOCK_ELEMENTS // len(centres))
+    return torch.cat([(half - part @ centres.T).argmin(1) for part in points.split(step)])
+
+
+def require_faiss() -> None:
+    """Say what to do if it is not there: it is an extra."""
+    if importlib.util.find_spec("faiss") is None:
+        raise InputError(
+            "criterion is 'neighbours', which needs faiss: pip install 'gradmix[many]', or give "
+            "criterion='clusters'"
+        )
+
+
+SHORTLISTS: dict[str, type[Clusters] | type[Neighbours]] = {
+    "clusters": Clusters,
+    "neighbours": Neighbours,
+}

@@ -1,0 +1,96 @@
+"""How many randomly mixed samples harm the memory more than the samples they are made of."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradmix.diagnostics.inner_products import LastLayer, WholeNetwork
+from gradmix.diagnostics.inputs import Given, Pair, check, check_count, check_ratios, one_hot
+from gradmix.errors import InputError
+from gradmix.types import Samples
+
+
+def detrimental_rate(
+    model: nn.Module,
+    memory: Pair,
+    current: Pair,
+    *,
+    whole_network: bool = True,
+    alpha: float = 1.0,
+    lam: float | None = None,
+    batches: int = 8,
+    batch_size: int = 64,
+    replay_batch_size: int = 64,
+    average: str = "class",
+    head: nn.Linear | None = None,
+    generator: torch.Generator | None = None,
+) -> float:
+    """The share of mixed samples that, by Theorem 1, cause more forgetting than the original.
+
+    A sample d_i mixed with d_j counts if training on the mix d̃_ij = λ d_i + (1−λ) d_j leaves the
+    memory a higher loss than training on d_i alone:
+
+        Σ_y ⟨∇ℓ(G_y), ∇ℓ(d_i) − ∇ℓ(d̃_ij)⟩ > 0,
+
+    G_y being the memory's samples of class y. Inputs are really mixed. Gradients are of all
+    trainable parameters, or of the last layer alone with `whole_network=False`.
+
+    Samples and partners are those of ER with Mixup: batches of `batch_size` current and
+    `replay_batch_size` remembered samples (fewer if there are fewer), shuffled. λ ~ Beta(α, α) is
+    drawn for each row, not each batch, which gives the same rate with less noise; `lam` fixes it.
+    `average="sample"` sums over the memory's samples instead, which differs where classes have
+    unequal numbers of exemplars.
+    """
+    given = check(model, memory, current, average, head)
+    for name, value in (
+        ("batches", batches),
+        ("batch_size", batch_size),
+        ("replay_batch_size", replay_batch_size),
+    ):
+        check_count(name, value)
+    if lam is not None:
+        check_ratios("lam", [lam])
+    if not 0 < alpha < math.inf:
+        raise InputError(f"alpha is {alpha}; Beta(α, α) needs a finite α above 0")
+    outputs = given.head.out_features
+    products = (
+        WholeNetwork(model, given.memory, average, outputs)
+        if whole_network
+        else LastLayer(model, given.head, given.memory, average)
+    )
+    harmful = []
+    for _ in range(batches):
+        x, y = _draw_batch(given, batch_size, replay_batch_size, generator)
+        targets = one_hot(y, outputs)
+        partners = torch.randperm(len(y), generator=generator, device=y.device)
+        ratios = _draw_ratios(len(y), alpha, lam, generator).to(x)
+        mixed = torch.lerp(x[partners], x, ratios.view(-1, *(1,) * (x.ndim - 1)))
+        mixed_targets = torch.lerp(targets[partners], targets, ratios.to(targets)[:, None])
+        harmful.append(products(x, targets) > products(mixed, mixed_targets))
+    return float(torch.cat(harmful).double().mean())
+
+
+def _draw_batch(
+    given: Given, batch_size: int, replay_batch_size: int, generator: torch.Generator | None
+) -> Samples:
+    """B1 ∪ B2, each without replacement."""
+    parts = []
+    for samples, size in ((given.current, batch_size), (given.memory, replay_batch_size)):
+        order = torch.randperm(len(samples.y), generator=generator, device=samples.y.device)
+        parts.append(Samples(*(part[order[:size]] for part in samples)))
+    return Samples(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _draw_ratios(
+    number: int, alpha: float, lam: float | None, generator: torch.Generator | None
+) -> Tensor:
+    """λ of every row, (N,)."""
+    if lam is not None:
+        return torch.full((number,), lam, dtype=torch.float64)
+    device = "cpu" if generator is None else generator.device
+    seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)
+    return torch.from_numpy(np.random.default_rng(int(seed)).beta(alpha, alpha, number))

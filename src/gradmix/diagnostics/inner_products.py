@@ -1,0 +1,139 @@
+"""⟨ḡ_buf, g⟩: how much a step along a sample's gradient lowers the memory's loss.
+
+By Eq. 1 a step of size η along the gradient g of a sample changes the memory's mean loss by
+−η ⟨ḡ_buf, g⟩, so every analysis is a statement about these inner products. No gradient of a
+sample is ever built:
+
+- of the whole network, ⟨ḡ_buf, g_i⟩ is the derivative of the loss of sample i in the direction
+  ḡ_buf of the parameters: one forward-mode pass gives it for a whole batch;
+- of the last layer it is the closed form δ_i · s_i of `gradmix.criterion`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gradmix.criterion import embed, evaluating, memory_gradient, projections
+from gradmix.diagnostics.inputs import one_hot
+from gradmix.errors import InputError
+from gradmix.types import Samples
+
+BATCH = 128  # samples whose derivatives are taken at once; as much memory as a training step
+
+
+class Seen(NamedTuple):
+    """Samples as the last layer's inner products need them, both (N, C)."""
+
+    logits: Tensor
+    projections: Tensor  # s = ḡ_b + Ḡ_w X
+
+    def products(self, targets: Tensor) -> Tensor:
+        """⟨ḡ_buf, g⟩ of every sample with these soft targets, (N,)."""
+        return ((self.logits.softmax(dim=1) - targets) * self.projections).sum(dim=1)
+
+
+class LastLayer:
+    """Inner products of the last layer's gradients with the memory's mean one."""
+
+    def __init__(self, model: nn.Module, head: nn.Linear, memory: Samples, average: str) -> None:
+        self._model, self._head = model, head
+        remembered = embed(model, head, *memory)
+        self._gradient = memory_gradient(remembered, bias=head.bias is not None, average=average)
+
+    def see(self, x: Tensor) -> Seen:
+        """Logits and projections of inputs."""
+        nobody = torch.zeros(len(x), dtype=torch.int64, device=x.device)  # labels do not matter
+        exemplars = embed(self._model, self._head, x, nobody)
+        return Seen(exemplars.logits, projections(exemplars.embeddings, self._gradient))
+
+    def __call__(self, x: Tensor, targets: Tensor) -> Tensor:
+        """⟨ḡ_buf, g⟩ of inputs (N, …) with soft targets (N, C)."""
+        return self.see(x).products(targets)
+
+
+class WholeNetwork:
+    """Inner products of the gradients of all trainable parameters with the memory's mean one."""
+
+    def __init__(self, model: nn.Module, memory: Samples, average: str, outputs: int) -> None:
+        self._model = model
+        self._parameters = {
+            name: parameter.detach()
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        if not self._parameters:
+            raise InputError("model has no parameter that requires a gradient; none can be taken")
+        self._direction = self._memory_gradient(memory, average, outputs)
+
+    def _memory_gradient(self, memory: Samples, average: str, outputs: int) -> dict[str, Tensor]:
+        """ḡ_buf by parameter: the gradient of the memory's mean loss, added up part by part."""
+        leaves = {name: value.detach().requires_grad_() for name, value in self._parameters.items()}
+        total = [torch.zeros_like(leaf) for leaf in leaves.values()]
+        every = (memory.x, one_hot(memory.y, outputs), _weights(memory.y, average))
+        for x, targets, weights in zip(*(part.split(BATCH) for part in every), strict=True):
+            with torch.enable_grad(), evaluating(self._model):
+                loss = (self._losses(leaves, x, targets) * weights).sum()
+                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            for sum_so_far, gradient in zip(total, gradients, strict=True):
+                if gradient is not None:
+                    sum_so_far += gradient
+        return dict(zip(leaves, total, strict=True))
+
+    def _losses(self, parameters: dict[str, Tensor], x: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of every sample, (N,)."""
+        with _plain_attention():
+            logits: Tensor = torch.func.functional_call(self._model, parameters, (x,))
+        if logits.shape != targets.shape:
+            raise InputError(
+                f"model gives outputs of shape {tuple(logits.shape)} for {len(x)} samples; "
+                f"its head has {targets.shape[1]} outputs"
+            )
+        return -(targets * logits.log_softmax(dim=1)).sum(dim=1)
+
+    def __call__(self, x: Tensor, targets: Tensor) -> Tensor:
+        """⟨ḡ_buf, g⟩ of inputs (N, …) with soft targets (N, C): the losses' slope along ḡ_buf."""
+        parts = zip(x.split(BATCH), targets.split(BATCH), strict=True)
+        with torch.no_grad(), evaluating(self._model), warnings.catch_warnings():
+            # Forward mode, when first used, loads parts of PyTorch that PyTorch calls old.
+            warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+            return torch.cat([self._slopes(*part) for part in parts])
+
+    def _slopes(self, x: Tensor, targets: Tensor) -> Tensor:
+        losses = partial(self._losses, x=x, targets=targets)
+        try:
+            slopes: Tensor = torch.func.jvp(losses, (self._parameters,), (self._direction,))[1]
+        except NotImplementedError as error:
+            raise InputError(
+                "model has an operation without forward-mode derivative; take the last layer "
+                f"alone (whole_network=False). PyTorch says: {error}"
+            ) from error
+        return slopes
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Within it, attention is computed in the form that has a forward-mode derivative."""
+    shortcut = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(shortcut)
+
+
+def _weights(labels: Tensor, average: str) -> Tensor:
+    """Of every sample in the mean over samples, or over classes of each class's mean."""
+    if average == "sample":
+        return torch.full(labels.shape, 1 / len(labels), device=labels.device)
+    _, position, counts = labels.unique(return_inverse=True, return_counts=True)
+    weights: Tensor = 1 / (len(counts) * counts)
+    return weights[position]

@@ -1,0 +1,1 @@
+"""The paper: its numbers, tables and figures, filled in from results."""

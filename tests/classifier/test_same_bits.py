@@ -1,0 +1,50 @@
+"""Calls in processes of their own, through files, end as one run does, to the last bit."""
+
+import pytest
+from call_cases import WITHOUT_GRADIENTS, configuration, in_processes, one_call, one_run
+from estimator_cases import equal
+
+from gradmix.data import DATASETS
+from gradmix.errors import DataNotFoundError
+from gradmix.files import read_archive, write_archive
+from gradmix.methods import METHODS
+
+
+def in_order(value):
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return value
+
+
+def same(left, right):
+    """All but the pair tables and counts, which the next call makes anew."""
+    for state in (left, right):
+        state["method"].pop("mixer")
+    return equal(in_order(left), in_order(right))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"epochs": 1, "validation": 50_000}, pytest.param({"epochs": 2}, marks=pytest.mark.slow)],
+)
+def test_five_calls_in_five_processes_on_mnist(tmp_path, changes):
+    """The paper's settings, but for the number of epochs and, for speed, of images."""
+    try:
+        DATASETS["mnist"].load()
+    except DataNotFoundError:
+        pytest.skip("MNIST is not on this machine")
+    config = configuration("mnist", "er", "gradmix+", device="cpu", **changes)
+    write_archive(tmp_path / "run", "ending", one_run(config))
+    ending = read_archive(tmp_path / "run", "ending")
+    assert same(in_processes(config, tmp_path / "f", 5), ending)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_on_digits(tmp_path, method):
+    mix = "mixup" if method in WITHOUT_GRADIENTS else "gradmix+"
+    config = configuration("digits", method, mix, epochs=1, increments=(4, 3, 3), device="cpu")
+    ending = one_run(config)
+    for task in range(3):
+        one_call(config, task, tmp_path / "f")
+    state = read_archive(tmp_path / "f", "classifier")["training"]
+    assert same({name: state[name] for name in ending}, ending)

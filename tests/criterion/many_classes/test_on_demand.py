@@ -1,0 +1,197 @@
+"""Pairs that are scored when asked for, against tables of all of them."""
+
+import pytest
+import torch
+from criterion_cases import cases, make_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_sketch import head_of, memory_weights
+
+from gradmix.criterion import PairsOnDemand, choose_search, make_sketch, pair_tables
+from gradmix.criterion.many_classes import shortlist
+from gradmix.criterion.many_classes.shortlist import (
+    SHORTLISTS,
+    Clusters,
+    Linearised,
+    Neighbours,
+    class_vectors,
+    k_means,
+)
+from gradmix.errors import InputError, UnknownNameError
+
+searches = st.sampled_from(list(SHORTLISTS))
+RATIOS = [0.25, 0.6]
+
+
+def on_demand(case, search, **sizes):
+    X, _, y = case.exemplars
+    sketch = make_sketch(
+        X.float(),
+        y,
+        type(head_of(case))(*(None if p is None else p.float() for p in head_of(case))),
+        memory_weights(case).float(),
+        **sizes,
+    )
+    return PairsOnDemand(sketch, RATIOS, search)
+
+
+def needs(search):
+    if search == "neighbours":
+        pytest.importorskip("faiss")
+
+
+@pytest.mark.parametrize("search", SHORTLISTS)
+@given(case=cases, seed=st.integers(0, 100))
+@settings(max_examples=30, deadline=None)
+def test_few_classes_are_judged_as_by_tables(search, case, seed):
+    """Five classes are all on the shortlist, and a sample of all outputs is exact."""
+    needs(search)
+    pairs = on_demand(case, search)
+    bias = case.head.bias is not None
+    tables = pair_tables(case.exemplars, case.remembered, RATIOS, bias=bias)
+    generator = torch.Generator().manual_seed(seed)
+    size = len(tables[0].classes)
+    own = torch.randint(size, (3, 8), generator=generator)
+    rows = torch.stack([torch.randperm(8, generator=generator) for _ in range(3)])
+    which = [1, 0, 1]
+    judge = pairs.for_batches(which)
+    classes = tables[0].classes
+    harmful = judge.harmful(classes[own], rows)
+    best = judge.best(classes[own], harmful)
+    for step, at in enumerate(which):
+        scores = tables[at].scores
+        close = 1e-4 * scores.abs().max().clamp(min=1.0)
+        for k in range(8):
+            score = scores[own[step, k], own[step, rows[step, k]]]
+            assert harmful[step, k] == (score < 0) or abs(score) < close
+            if harmful[step, k]:
+                found = scores[own[step, k], torch.searchsorted(classes, best[step, k])]
+                assert found >= scores[own[step, k]].max() - close
+            else:
+                assert best[step, k] == classes[own[step, k]]
+
+
+@pytest.mark.parametrize("search", SHORTLISTS)
+def test_of_many_classes_the_best_found_is_nearly_the_best(search):
+    needs(search)
+    case = make_case([2] * 400, 16, 0, 0.7, 0.3, True, 0)
+    pairs = on_demand(case, search, tail=1000)
+    (table, _) = pair_tables(case.exemplars, case.remembered, RATIOS)
+    rows = torch.arange(0, 400, 7)
+    best = pairs.optimal(torch.zeros_like(rows), rows)
+    scores = table.scores[rows]
+    regret = scores.amax(1) - scores.gather(1, best[:, None]).squeeze(1)
+    assert (regret / scores.std(1)).mean() < 0.01
+    assert (best == table.optimal[rows]).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("search", SHORTLISTS)
+def test_a_state_goes_on_to_the_same_answers(search):
+    needs(search)
+    case = make_case([2] * 50, 6, 0, 3.0, 0.3, True, 1)
+    pairs = on_demand(case, search, top=4, tail=8, generator=torch.Generator().manual_seed(0))
+    own, other = torch.randint(50, (2, 30), generator=torch.Generator().manual_seed(0))
+    table = torch.arange(30) % 2
+    pairs.negative(table, own, other)
+    pairs.optimal(table[:10], own[:10])
+    again = PairsOnDemand.from_state_dict(pairs.state_dict(), "one-to-one")
+    assert again.negative_rate == pairs.negative_rate
+    assert torch.equal(pairs.optimal(table, own), again.optimal(table, own))
+    assert torch.equal(pairs.negative(table, own, other), again.negative(table, own, other))
+
+
+def test_each_pair_is_scored_once_and_the_rate_is_of_those_met(monkeypatch):
+    case = make_case([2] * 6, 4, 0, 1.0, 0.3, True, 2)
+    pairs = on_demand(case, "clusters")
+    asked = []
+    score = pairs.score
+    monkeypatch.setattr(pairs, "score", lambda *args: asked.append(len(args[0])) or score(*args))
+    own, other, table = torch.tensor([[0, 0, 0, 1], [1, 1, 2, 0], [0, 0, 0, 1]])
+    found = pairs.negative(table, own, other)
+    assert asked == [3]
+    assert found[0] == found[1]
+    assert pairs.negative_rate == pytest.approx(float(found[1:].double().mean()))
+
+
+def test_class_vectors_of_a_whole_sample_are_the_mean_gradients():
+    case = make_case([3, 2, 4], 5, 2, 1.0, 0.3, True, 4)
+    X, z, y = case.exemplars
+    sketch = make_sketch(X, y, head_of(case), memory_weights(case), top=2, tail=100)
+    found = class_vectors(sketch)
+    delta = z.softmax(1) - torch.nn.functional.one_hot(y, 5)
+    gradient, bias = sketch.rows[:, 1], sketch.biases[:, 1]
+    s = X @ gradient.T + bias
+    for place, label in enumerate(y.unique()):
+        mine = y == label
+        torch.testing.assert_close(found.X[place], X[mine].mean(0))
+        torch.testing.assert_close(found.h[place], (delta @ gradient)[mine].mean(0))
+        torch.testing.assert_close(found.v[place], (delta @ bias)[mine].mean())
+        torch.testing.assert_close(found.u[place], (delta * s).sum(1)[mine].mean())
+
+
+def sketch_of(case):
+    X, _, y = case.exemplars
+    return make_sketch(X, y, head_of(case), memory_weights(case), top=8, tail=1000)
+
+
+@given(case=cases, lam=st.floats(0.05, 0.95))
+@settings(max_examples=30, deadline=None)
+def test_products_are_the_linearised_criterion_but_for_what_is_of_the_first_class(case, lam):
+    sketch = sketch_of(case)
+    X, h, v, u = class_vectors(sketch)
+    linear = Linearised(sketch)
+    found = (1 - lam) * linear.every(lam) @ linear.keys.T
+    mixed = lam * (1 - lam) * (h @ X.T + X @ h.T + v[:, None] + v)
+    whole = lam**2 * u[:, None] + mixed + (1 - lam) ** 2 * u
+    of_first = lam**2 * u + lam * (1 - lam) * v
+    torch.testing.assert_close(found, whole - of_first[:, None])
+
+
+@pytest.mark.parametrize("search", SHORTLISTS)
+def test_candidates_are_the_best_by_the_linearised_criterion(search):
+    """If every cluster looks at all classes; and faiss's index of a few is exact."""
+    needs(search)
+    sketch = sketch_of(make_case([2] * 60, 8, 0, 0.7, 0.3, True, 3))
+    found = Clusters(sketch, 5, wide=60) if search == "clusters" else Neighbours(sketch, 5)
+    own, lam = torch.arange(60).repeat(2), torch.tensor(RATIOS).repeat_interleave(60)
+    linear = Linearised(sketch)
+    products = linear.queries(own, lam) @ linear.keys.T
+    best = products.topk(5, dim=1).values
+    torch.testing.assert_close(products.gather(1, found.candidates(own, lam)), best)
+
+
+@pytest.mark.parametrize("search", SHORTLISTS)
+def test_a_search_that_does_not_look_at_all_misses_little(search, monkeypatch):
+    needs(search)
+    monkeypatch.setattr(shortlist, "FLAT", 100)
+    sketch = sketch_of(make_case([2] * 400, 16, 0, 0.7, 0.3, True, 0))
+    made = Clusters(sketch, wide=64) if search == "clusters" else Neighbours(sketch)
+    linear, own = Linearised(sketch), torch.arange(400)
+    lam = torch.full((400,), 0.4)
+    found = made.candidates(own, lam)
+    assert found.shape == (400, shortlist.SHORTLIST)
+    products = linear.queries(own, lam) @ linear.keys.T
+    lost = products.amax(1) - products.gather(1, found).amax(1)
+    assert (lost / products.std(1)).mean() < 0.05
+
+
+def test_k_means_finds_groups():
+    middle = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    around = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    cluster = k_means((middle[:, None] + around).flatten(0, 1), 3)
+    assert cluster.view(3, 3).eq(cluster.view(3, 3)[:, :1]).all()
+    assert len(cluster.unique()) == 3
+
+
+def test_auto_goes_by_the_number_of_classes():
+    found = [choose_search("auto", number) for number in (10, 1000, 1001, 50_000)]
+    assert found == ["exact", "exact", "clusters", "clusters"]
+    assert choose_search("clusters", 3) == "clusters"
+    with pytest.raises(UnknownNameError, match="criterion 'cluster'"):
+        choose_search("cluster", 3)
+
+
+def test_neighbours_without_faiss_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"gradmix\[many\]"):
+        choose_search("neighbours", 10)

@@ -1,0 +1,114 @@
+"""Which images belong to which class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from folder_cases import Files, packed, png, two_classes, unpacked
+
+from gradmix.data import from_folder
+from gradmix.data.image_folders.classes import find_classes, image_names, list_images
+from gradmix.data.image_folders.source import FileTree
+from gradmix.errors import InputError
+
+
+def test_the_last_fifth_of_each_class_is_held_out(tmp_path: Path) -> None:
+    files = {f"many/{k:02}.png": png(k) for k in range(10)} | {
+        f"few/{k}.png": png(50 + k) for k in range(2)
+    }
+    listing = list_images(FileTree(unpacked(tmp_path, files)))
+    assert listing.classes == ("few", "many")
+    assert listing.names[: listing.num_train] == [
+        "few/0.png",
+        *(f"many/{k:02}.png" for k in range(8)),
+    ]
+    assert listing.names[listing.num_train :] == ["few/1.png", "many/08.png", "many/09.png"]
+    assert listing.labels == [0, *[1] * 8, 0, 1, 1]
+    data = from_folder(tmp_path, test_fraction=0.5)
+    assert data.test.y.tolist() == [0, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("make", [unpacked, packed])
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        ("cat/0 cat/1 cat/more/2", {"cat": 3}),
+        ("photos/cat/0 photos/cat/1 photos/cat/more/2", {"cat": 3}),
+        ("cat/2023/0 cat/2023/1 cat/2024/2 cat/2024/3", {"2023": 2, "2024": 2}),
+        ("bus/0 bus/1 train/2 train/3", {"bus": 2, "train": 2}),
+        ("train/0 train/1 train/more/2", {"train": 3}),
+        ("bus/0 bus/1 train/2 train/3 test/4 test/5", {"bus": 2, "test": 2, "train": 2}),
+    ],
+)
+def test_what_is_a_class(tmp_path: Path, make: Any, names: str, classes: dict[str, int]) -> None:
+    tree = FileTree(make(tmp_path / "f", {f"{name}.png": b"" for name in names.split()}))
+    _, found = find_classes(tree)
+    assert {name: len(images) for name, images in found.items()} == classes
+    assert list_images(tree).classes == tuple(classes)
+
+
+@pytest.mark.parametrize(
+    ("names", "images"),
+    [
+        ("train/a/0 test/a/1 val/a/2", ["test/a/1.png"]),
+        ("train/a/0 val/a/2", ["val/a/2.png"]),
+        ("train/a/0 test/1 val/a/2", ["val/a/2.png"]),  # of ImageNet: test has no labels
+        ("train/a/0 train/loose test/a/1", ["test/a/1.png"]),
+        ("test/a/1 val/a/2", ["test/a/1.png"]),
+        ("test/a/1", ["a/1.png"]),
+        ("a/0", ["a/0.png"]),
+    ],
+)
+def test_the_part_to_test_on(tmp_path: Path, names: str, images: list[str]) -> None:
+    files = {f"{name}.png": b"" for name in names.split()}
+    for tree in (unpacked(tmp_path / "f", files), packed(tmp_path / "f.zip", files)):
+        assert find_classes(FileTree(tree), "test")[1] == {"a": images}
+
+
+def test_no_part_to_test_on(tmp_path: Path) -> None:
+    path = unpacked(tmp_path / "f", {"train/a/0.png": b"", "train/b/0.png": b""})
+    with pytest.raises(InputError, match=r"none called test or val; .* give .*f/train"):
+        find_classes(FileTree(path), "test")
+
+
+def test_all_images_in_whatever_folders(tmp_path: Path) -> None:
+    names = ("0.png", "a/._0.png", "a/0.png", "a/b/1.JPG", "a/x.txt", ".thumbs/0.png")
+    path = unpacked(tmp_path / "f", dict.fromkeys(names, b""))
+    (path / "linked").symlink_to(unpacked(tmp_path / "g", {"2.png": b""}), True)
+    assert image_names(FileTree(path)) == ["0.png", "a/0.png", "a/b/1.JPG", "linked/2.png"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train/a/0.png": b"", "train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: an empty"),
+        ({"train/a/0.png": b""}, "has a folder train but none called test or val; .*give .*train"),
+        ({"train/a/0.png": b"", "test/b/1.png": b""}, "train has a class 'a' that test lacks"),
+        (
+            {"train/a/0.png": b"", "test/a/1.png": b"", "test/b/1.png": b""},
+            "test has a class 'b' that train lacks",
+        ),
+        ({"train/0.png": b"", "test/a/1.png": b""}, "train: has no folders of classes"),
+        ({"0.png": b""}, "has no folders of classes"),
+        ({"a/0.png": b"", "b/0.png": b""}, "a: has 1 image; with no test folder"),
+    ],
+)
+def test_bad_layouts(tmp_path: Path, files: Files, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_folder(unpacked(tmp_path / "f", files))
+    with pytest.raises(InputError, match=message):
+        from_folder(packed(tmp_path / "f.zip", files))
+
+
+def test_empty_folder_of_a_class(tmp_path: Path) -> None:
+    unpacked(tmp_path, two_classes())
+    (tmp_path / "test" / "cow").mkdir()
+    with pytest.raises(InputError, match="test/cow: an empty class folder"):
+        from_folder(tmp_path)
+
+
+def test_all_real_photos_are_listed(real_photos: Path) -> None:
+    listing = list_images(FileTree(real_photos))
+    assert (len(listing.names), listing.num_train, len(listing.classes)) == (25000, 20000, 10)

@@ -1,0 +1,110 @@
+"""Recipes: the table of named mixes, free combinations, and what is refused."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
+from gradmix.mixing.recipe import BLENDS, BY_SAMPLES, LABELS, PARTNERS
+
+NAMED = {
+    "mixup": ("shuffle", "linear", "proportional", (1.0, 1.0)),
+    "manifold-mixup": ("shuffle", "manifold", "proportional", (2.0, 2.0)),
+    "cutmix": ("shuffle", "cutmix", "proportional", (1.0, 1.0)),
+    "remix": ("shuffle", "linear", "remix", (1.0, 1.0)),
+    "balanced-mixup": ("class-balanced", "linear", "proportional", (1.0, 0.2)),
+    "gradmix": ("gradient", "linear", "proportional", (1.0, 1.0)),
+    "gradmix+": ("gradient", "linear", "remix", (1.0, 1.0)),
+}
+ALL = list(itertools.product(PARTNERS, BLENDS, LABELS))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_recipes(name):
+    recipe = parse_recipe(name)
+    assert (recipe.partners, recipe.blend, recipe.labels, recipe.ratio) == NAMED[name]
+    assert recipe.uses_gradients == name.startswith("gradmix")
+
+
+def test_no_recipe_is_without_a_row_of_the_table_and_a_source():
+    assert RECIPES.keys() == NAMED.keys()
+    assert ABOUT.keys() == {"none", *NAMED}
+
+
+def test_none_is_no_recipe():
+    assert parse_recipe("none") is None
+
+
+@pytest.mark.parametrize("axes", ALL)
+@pytest.mark.parametrize("between", [":", "×", " × ", "*", " * ", " x ", " : "])
+def test_free_combinations(axes, between):
+    recipe = parse_recipe(between.join(axes))
+    assert (recipe.partners, recipe.blend, recipe.labels) == axes
+    assert recipe.uses_gradients == axes[0].startswith("gradient")
+    assert recipe.judges_samples == (axes[0] in BY_SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "alpha"),
+    [
+        ("gradient:cutmix:remix", 1.0),
+        ("gradient:manifold:proportional", 2.0),
+        ("class-balanced:cutmix:remix", 0.2),
+        ("class-balanced:manifold:remix", 0.2),
+    ],
+)
+def test_a_combination_has_the_usual_alpha_of_its_kin(text, alpha):
+    assert parse_recipe(text).alpha == alpha
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_recipe_written_out_is_the_same(name):
+    assert parse_recipe(":".join(NAMED[name][:3])) == parse_recipe(name)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(sorted(NAMED)), st.floats(1e-6, 1e6))
+def test_a_given_alpha_replaces_the_usual(name, alpha):
+    recipe = parse_recipe(name, alpha)
+    assert recipe.alpha == alpha
+    assert recipe.ratio == ((1.0 if name == "balanced-mixup" else alpha), alpha)
+    assert RECIPES[name].ratio == NAMED[name][3]  # the named one is not changed
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "suggestion"),
+    [
+        ("mixp", "mix", "mixup"),
+        ("gradmixx", "mix", "gradmix"),
+        ("gradent:linear:remix", "partners", "gradient"),
+        ("shuffle:linera:remix", "blend", "linear"),
+        ("shuffle × linear × remx", "labels", "remix"),
+    ],
+)
+def test_unknown_names_suggest_the_nearest(text, kind, suggestion):
+    with pytest.raises(UnknownNameError, match=f"unknown {kind} .*did you mean '{suggestion}'"):
+        parse_recipe(text)
+
+
+@pytest.mark.parametrize("text", ["", "shuffle:linear", "shuffle:linear:remix:remix", "None"])
+def test_what_is_neither_name_nor_combination_is_refused(text):
+    with pytest.raises(UnknownNameError, match=r"unknown mix .*partners:blend:labels"):
+        parse_recipe(text)
+
+
+@pytest.mark.parametrize("alpha", [0, 0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_bad_alphas_are_refused(alpha):
+    with pytest.raises(InputError, match="alpha is"):
+        Recipe(alpha=alpha)
+    with pytest.raises(InputError, match="alpha is"):
+        parse_recipe("mixup", alpha)
+
+
+@pytest.mark.parametrize("axis", ["partners", "blend", "labels"])
+def test_a_recipe_names_the_axis_that_is_wrong(axis):
+    with pytest.raises(UnknownNameError, match=f"unknown {axis} 'nonsense'"):
+        Recipe(**{axis: "nonsense"})

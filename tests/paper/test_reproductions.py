@@ -1,0 +1,129 @@
+"""What the paper's tables and figures need to be run, and what is read from it."""
+
+from dataclasses import asdict
+
+import pytest
+
+from gradmix import config_for, run
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.paper.reproductions import (
+    configs_of,
+    find_reproduction,
+    only_mixes,
+    reproductions,
+)
+
+TABLES = [
+    *("main-er", "main-mir", "main-gss", "main-der", "main-foster", "compatibility", "ablation"),
+    *("buffer-size", "alpha", "detrimental-rate", "precision-recall", "runtime", "imagenet"),
+    "backbone",
+]
+FIGURES = [
+    *("forgetting", "sequential", "heatmap", "approximation-error", "class-distance"),
+    "runtime-per-epoch",
+]
+
+
+def configs(name, data="mnist", seeds=(0,), scale="full"):
+    lines = find_reproduction(name).lines
+    return {line.label: configs_of(line, data, seeds, scale)[0] for line in lines}
+
+
+def test_every_table_and_figure_is_there():
+    known = reproductions()
+    assert {name for name, one in known.items() if one.kind == "table"} == set(TABLES)
+    assert {name for name, one in known.items() if one.kind == "figure"} == set(FIGURES)
+
+
+@pytest.mark.parametrize("name", [*TABLES, *FIGURES])
+@pytest.mark.parametrize("scale", ["full", "small"])
+@pytest.mark.parametrize("data", ["mnist", "cifar-100", "imagenet"])
+def test_all_of_them_can_be_configured_for_any_data(name, scale, data):
+    for config in configs(name, data, scale=scale).values():
+        assert config.data == data
+        assert config.epochs <= 12 or scale == "full"
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UnknownNameError, match="did you mean 'main-er'"):
+        find_reproduction("main-err")
+
+
+def test_the_main_table_has_a_line_for_every_mix_of_the_paper_and_both_forms_of_gradmix():
+    runs = configs("main-er")
+    assert len(runs) == 9
+    assert runs["ER"] == config_for("mnist", mix="none")
+    assert runs["ER + RandAugment"].transforms == ("randaugment",)
+    assert runs["ER + RandAugment"].mix == "none"
+    assert runs["ER + GradMix (Algorithm 1)"].mix == "gradmix"
+    assert runs["ER + gradmix+"] == config_for("mnist", mix="gradmix+")
+
+
+def test_the_ablation_differs_in_partners_only():
+    original, random, gradmix = configs("ablation").values()
+    assert gradmix == config_for("mnist", mix="gradmix+")
+    assert original.mix == "gradient-keep-original:linear:remix"
+    assert random.mix == "shuffle:linear:remix"
+    for field in ("alpha", "labels", "blend", "tau"):
+        values = {getattr(c.recipe, field) for c in (original, random, gradmix)}
+        assert len(values) == 1
+    assert original.recipe.tables == gradmix.recipe.tables
+
+
+def test_runs_that_are_the_same_are_run_once():
+    alphas = configs("alpha").values()
+    assert {c.alpha for c in alphas} == {0.4, None, 2.0}  # 1 is gradmix's own
+    assert set(configs("forgetting").values()) <= set(configs("main-er").values())
+    assert set(configs("heatmap").values()) <= set(configs("main-er").values())
+    assert configs("precision-recall") == configs("class-distance")
+
+
+def test_a_small_scale_is_another_run():
+    full, small = (configs("main-er", "cifar-10", scale=scale)["ER"] for scale in ("full", "small"))
+    assert (full.model, full.epochs) == ("resnet18", 50)
+    assert (small.model, small.epochs) == ("resnet18-tiny", 12)
+    with pytest.raises(UnknownNameError, match="scale"):
+        configs("main-er", scale="tiny")
+
+
+def test_lines_of_some_mixes():
+    chosen = [find_reproduction(name) for name in ("main-er", "heatmap")]
+    (one,) = only_mixes(chosen, ["none", "mixup"])
+    assert [line.label for line in one.lines] == ["ER", "ER + Mixup"]
+    with pytest.raises(InputError, match=r"mix is 'mixupp', which main-er, heatmap does not have"):
+        only_mixes(chosen, ["mixupp"])
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """A run with all that anything reads."""
+    analyses = ["detrimental-rate", "approximation-error", "class-distance", "precision-recall"]
+    return run(config_for("digits", epochs=2, batch_size=64, analyses=analyses))
+
+
+@pytest.mark.parametrize("name", [*TABLES, *FIGURES])
+def test_every_panel_reads_numbers(name, measured):
+    for panel in find_reproduction(name).panels:
+        values = panel.read(measured)
+        assert all(isinstance(value, float) for value in values.values())
+        assert (list(values) == [""]) == (panel.form == "table")
+
+
+def test_what_is_read_by_hand(measured):
+    def read(name, panel=0):
+        return find_reproduction(name).panels[panel].read(measured)
+
+    content = asdict(measured)
+    first, second = content["accuracy"][1][:2]
+    assert read("forgetting")["2"] == pytest.approx((first + second) / 2)
+    assert read("forgetting", 1)["9"] == content["class_accuracy"][-1][9]
+    assert read("heatmap")["8 → 3"] == content["pair_counts"][-1][8][3]
+    rates = [e["whole_network"] for e in content["analysis"]["detrimental-rate"]]
+    assert len(rates) == 8  # 4 tasks with a memory, 2 epochs each
+    assert read("detrimental-rate")[""] == pytest.approx(sum(rates) / 8)
+    seconds = content["seconds"]
+    per_task = (seconds["train"] + seconds["criterion"]) / 5
+    assert read("runtime")[""] == pytest.approx(per_task)
+    assert sum(read("runtime-per-epoch").values()) == pytest.approx(500 * seconds["criterion"])
+    curve = read("approximation-error")
+    assert (curve["0"], curve["1"]) == (pytest.approx(0, abs=1e-5), pytest.approx(0, abs=1e-5))

@@ -1,0 +1,144 @@
+"""Configurations: the protocol of each data set, and what is refused before any work."""
+
+import pytest
+
+from gradmix.data import DATASETS
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.runs.config import PRESETS, RunConfig, config_for, configs_for_seeds
+
+
+def test_every_data_set_has_a_protocol():
+    assert PRESETS.keys() == DATASETS.keys()
+    assert config_for("folder:photos@32").model == "resnet18"
+
+
+@pytest.mark.parametrize(
+    ("data", "epochs", "steps", "per_task"),
+    [
+        ("cifar-10", 50, (), 2),
+        ("cifar-100", 250, (100, 150, 200), 10),
+        ("tiny-imagenet", 100, (30, 60, 90), 20),
+    ],
+)
+def test_the_paper_s_protocol_for_photos(data, epochs, steps, per_task):
+    c = config_for(data)
+    assert (c.model, c.lr, c.epochs, c.lr_steps) == ("resnet18", 0.1, epochs, steps)
+    assert c.increments == (per_task,)
+
+
+@pytest.mark.parametrize(
+    ("data", "mix", "alpha"),
+    [
+        ("cifar-100", "mixup", 1.0),
+        ("cifar-100", "manifold-mixup", 2.0),
+        ("tiny-imagenet", "mixup", 0.4),
+        ("tiny-imagenet", "gradmix+", 0.4),
+        ("tiny-imagenet", "manifold-mixup", 0.2),
+        ("tiny-imagenet", "cutmix", 1.0),
+        ("tiny-imagenet", "balanced-mixup", 0.2),
+    ],
+)
+def test_the_paper_s_alpha_of_each_mix_and_data_set(data, mix, alpha):
+    assert config_for(data, mix=mix).recipe.alpha == alpha
+    assert config_for(data, mix=mix, alpha=0.7).recipe.alpha == 0.7
+
+
+@pytest.mark.parametrize(("data", "validation"), [("mnist", 10_000), ("fashion-mnist", 0)])
+def test_the_paper_s_protocol(data, validation):
+    c = config_for(data, mix="mixup")
+    assert (c.model, c.epochs, c.lr, c.momentum, c.weight_decay) == ("mlp", 20, 0.01, 0.9, 0.0)
+    assert (c.batch_size, c.replay_batch_size, c.exemplars_per_class) == (64, 64, 32)
+    assert (c.increments, c.class_order, c.validation) == ((2,), "natural", validation)
+    assert (c.criterion_exemplars, c.pairing, c.average) == (32, "one-to-one", "sample")
+    assert c.recipe.alpha == 1.0
+
+
+def test_none_leaves_a_field_and_a_value_changes_it():
+    c = config_for("mnist", epochs=None, lr=0.5)
+    assert (c.epochs, c.lr) == (20, 0.5)
+    assert c.settings.lr == 0.5
+
+
+def test_a_total_replaces_the_number_per_class():
+    c = config_for("mnist", memory_total=100)
+    assert (c.exemplars_per_class, c.memory_total) == (None, 100)
+
+
+def test_seeds():
+    configs = configs_for_seeds("digits", [3, 1], mix="none")
+    assert [c.seed for c in configs] == [3, 1]
+    with pytest.raises(InputError, match="only once"):
+        configs_for_seeds("digits", [1, 1])
+    with pytest.raises(InputError, match="empty"):
+        configs_for_seeds("digits", [])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("method", "err", "did you mean 'er'"),
+        ("model", "mpl", "did you mean 'mlp'"),
+        ("mix", "mixpu", "did you mean 'mixup'"),
+        ("mix", "gradients:linear:remix", "did you mean 'gradient'"),
+        ("mix", "gradient:lin:remix", "unknown blend 'lin'"),
+        ("precision", "fp32", "unknown precision 'fp32'"),
+        ("evaluate_on", "train", "unknown evaluate_on 'train'"),
+        ("alpha", 0.0, "alpha is 0.0"),
+        ("alpha", -1.0, "alpha is -1.0"),
+        ("alpha", float("nan"), "alpha is nan"),
+        ("epochs", 0, "epochs is 0"),
+        ("lr", -0.1, "lr is -0.1"),
+        ("momentum", 1.5, "momentum is 1.5"),
+        ("batch_size", 0, "batch_size is 0"),
+        ("threads", 0, "threads is 0"),
+        ("seed", -1, "seed is -1"),
+        ("evaluate_on", "validation", "hold some out"),
+        ("colour", "red", "unknown setting 'colour'"),
+        ("exemplars_per_class", 0, "exemplars_per_class is 0"),
+        ("memory_total", 0, "memory_total is 0"),
+        ("criterion_exemplars", 0, "criterion_exemplars is 0"),
+        ("pairing", "one", "unknown pairing 'one'"),
+        ("average", "mean", "unknown average 'mean'"),
+        ("validation", -1, "validation is -1"),
+        ("head", "grown", "unknown head 'grown'"),
+        ("transforms", ("crop", "flop"), "did you mean 'flip'"),
+        ("options", (("alpha", 1.0),), "unknown option 'alpha'"),
+        ("tables", 0, "tables is 0"),
+        ("threads", 10**6, "threads is 1000000; give 1024 or fewer"),
+        ("analyses", ("heatmap", "heatmap"), "name each only once"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(setting, value, message):
+    with pytest.raises((InputError, UnknownNameError), match=message):
+        config_for("fashion-mnist", **{setting: value})
+
+
+def test_two_budgets_are_refused():
+    with pytest.raises(InputError, match="exemplars_per_class is 7 and memory_total 50"):
+        config_for("digits", exemplars_per_class=7, memory_total=50)
+    assert config_for("digits", memory_total=50).exemplars_per_class is None
+
+
+def test_an_unknown_data_set():
+    with pytest.raises(UnknownNameError, match="did you mean 'mnist'"):
+        config_for("mnits")
+
+
+def test_no_mix_has_no_alpha():
+    with pytest.raises(InputError, match="'none' has no mixing ratio"):
+        config_for("mnist", mix="none", alpha=1.0)
+
+
+def test_json_form_names_every_field():
+    config = RunConfig("digits", increments=(5, 5))
+    assert config.to_json()["increments"] == [5, 5]
+    assert config.to_json()["options"] == {}
+    with_options = config_for("digits", method="der", options=(("alpha", 0.2),))
+    assert with_options.to_json()["options"] == {"alpha": 0.2}
+
+
+@pytest.mark.parametrize("method", ["finetune", "joint"])
+def test_methods_without_a_memory_refuse_gradient_partners(method):
+    with pytest.raises(InputError, match="replays none; give a mix without gradients"):
+        config_for("digits", method=method)
+    assert config_for("digits", method=method, mix="mixup").method == method

@@ -1,0 +1,130 @@
+"""A run stopped at any moment goes on to the same weights, memory and metrics, bit by bit."""
+
+import random
+import time
+from contextlib import suppress
+from dataclasses import asdict
+
+import pytest
+from kill_cases import METHODS, config, start
+
+from gradmix import run
+from gradmix.files import locked
+from gradmix.errors import FileInUseError
+from gradmix.training import checkpoint as checkpoints
+
+KILLS = 50
+EPOCHS = 12  # of a run that is killed so often
+
+
+@pytest.fixture
+def undisturbed(tmp_path):
+    """All bits of a run that is never stopped and writes no checkpoint, and its seconds."""
+
+    def of(method, epochs):
+        started = time.monotonic()
+        finish(start(method, tmp_path / "whole", None, epochs))
+        seconds = time.monotonic() - started
+        return (tmp_path / "whole").read_bytes(), seconds
+
+    return of
+
+
+def finish(process):
+    process.join()
+    assert process.exitcode == 0
+
+
+def killed_after(process, seconds):
+    """Kill a process after a while; whether it was still running."""
+    process.join(seconds)
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -9)
+    return process.exitcode == -9
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_once(tmp_path, method, undisturbed):
+    expected, _ = undisturbed(method, 3)
+    saved, out = tmp_path / "saved", tmp_path / "ending"
+    process = start(method, out, saved, 3)
+    while not saved.exists():
+        time.sleep(0.002)
+        assert process.is_alive()
+    assert killed_after(process, 0.01)
+    assert not out.exists()
+    finish(start(method, out, saved, 3))
+    assert out.read_bytes() == expected
+    assert names(tmp_path) == ["ending", "whole"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_at_random_moments(tmp_path, method, undisturbed):
+    """Again and again, at any time from the first moment on, until it was killed 50 times."""
+    expected, seconds = undisturbed(method, EPOCHS)
+    chance = random.Random(method)
+    saved, out = tmp_path / "saved", tmp_path / "ending"
+    kills = resumed = runs = 0
+    while kills < KILLS or saved.exists():
+        resumed += saved.exists()
+        limit = chance.uniform(0, seconds / 2) if kills < KILLS else None
+        kills += killed_after(start(method, out, saved, EPOCHS), limit)
+        if out.exists():  # saved may still be there, if it was killed between the two
+            assert out.read_bytes() == expected
+            runs += 1
+            if not saved.exists():
+                assert names(tmp_path) == ["ending", "whole"]
+            out.unlink()
+    assert runs >= 1
+    assert resumed >= KILLS // 2
+
+
+class StoppedError(Exception):
+    """In place of a crash."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_faults_at_random_events(tmp_path, monkeypatch, method):
+    """The same in this process, with a checkpoint at about every second event."""
+    chance = random.Random(method)
+    tiny = config(method, epochs=1, increments=(5, 5), batch_size=128)
+    note, said = checkpoints.Checkpoint.note, []
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    monkeypatch.setattr(checkpoints, "SHARE", 1e9)
+    monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(
+        checkpoints.Checkpoint, "note", lambda *given: chance.random() < 0.5 and note(*given)
+    )
+
+    def stop_after(events):
+        def observe(*_):
+            nonlocal events
+            events -= 1
+            if events == 0:
+                raise StoppedError
+
+        return observe
+
+    result, stops = None, -1
+    while result is None:
+        stops += 1
+        with suppress(StoppedError):
+            observe = stop_after(chance.randint(2, 6))
+            result = run(tiny, observe, checkpoint=tmp_path / "f", say=said.append)
+    assert stops >= 2
+    assert len(said) >= 2
+    assert all(message.startswith("resuming") for message in said)
+    assert {**asdict(result), "seconds": None} == {**asdict(run(tiny)), "seconds": None}
+
+
+def test_two_runs_at_once_are_kept_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr("gradmix.runs.run.LOCK_SECONDS", 0.1)
+    path = tmp_path / "f"
+    with locked(path), pytest.raises(FileInUseError, match="in use"):
+        run(config("er", epochs=1), checkpoint=path)

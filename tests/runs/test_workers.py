@@ -1,0 +1,72 @@
+"""Work in other processes."""
+
+import ast
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from worker_jobs import die, pid_after, sleep
+
+from gradmix.errors import WorkerError
+from gradmix.runs.workers import in_processes
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_answer_once(jobs):
+    assert sorted(in_processes(math.sqrt, [9.0, 1.0, 4.0], jobs)) == [1.0, 2.0, 3.0]
+
+
+def test_answers_come_when_they_are_there():
+    assert list(in_processes(sleep, [1.0, 0.0, 0.0], 2))[-1] == 1.0
+
+
+def test_an_error_is_raised_here():
+    with pytest.raises(ValueError, match=r"math domain|nonnegative"):
+        list(in_processes(math.sqrt, [1.0, -1.0], 2))
+
+
+def test_a_worker_thatdies_is_said_to_and_the_next_work_goes_well():
+    with pytest.raises(WorkerError, match=r"a worker process died \(SIGKILL\(-9\)\)"):
+        list(in_processes(die, [None], 2))
+    assert list(in_processes(math.sqrt, [4.0], 2)) == [2.0]
+
+
+def test_leaving_early_ends_the_workers():
+    answers = in_processes(pid_after, [0.0, 3600.0, 3600.0], 2)
+    first = next(answers)
+    answers.close()  # or it would take an hour
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no signal masks")
+def test_ctrl_c_reaches_no_worker():
+    # In a process of its own, which has not started workers before.
+    script = """
+from worker_jobs import blocks_ctrl_c
+from gradmix.runs.workers import in_processes
+if __name__ == "__main__":
+    print(dict(in_processes(blocks_ctrl_c, range(4), 2)))
+"""
+    command = [sys.executable, "-c", script]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True
+    )
+    blocked = ast.literal_eval(answer.stdout)
+    assert list(blocked.values()) == [True, True]
+
+
+def test_ctrl_c_that_joblib_stumbles_over_is_still_one(monkeypatch):
+    def stumble(_):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("cannot join thread before it is started")
+
+    monkeypatch.setattr("joblib.Parallel", lambda **_: stumble)
+    with pytest.raises(KeyboardInterrupt):
+        list(in_processes(math.sqrt, [4.0], 2))
