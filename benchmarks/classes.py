@@ -20,11 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradmix.criterion.gradients import HeadGradient
-from gradmix.criterion.many_classes.blocked import Described, score_rows
 from gradmix.criterion.many_classes.on_demand import PairsOnDemand
 from gradmix.criterion.many_classes.shortlist import SHORTLISTS
 from gradmix.criterion.many_classes.sketch import TOP, describe, logits_pass
+from gradmix.criterion.scores import HeadGradient, Scored, projections, sample_scores
 from gradmix.types import LinearHead
 
 SIZES = (100, 1000, 10_000, 50_000)
@@ -134,12 +133,33 @@ def measure(classes: int) -> list[dict[str, Any]]:
             },
         )
     rows = needy[torch.randperm(len(needy), generator=generator)[:SAMPLED]]
-    samples = Described(X, y, head, HeadGradient(*known[0]))
-    spent, exact = timed(lambda: torch.cat(list(score_rows(samples, rows, LAM, block=2**23))))
+    spent, exact = timed(lambda: exact_rows(X, head, HeadGradient(*known[0]), rows))
     return [
         {**figures, **agreement(pairs, rows, exact), "exact all": spent / len(rows) * classes}
         for pairs, figures in found.values()
     ]
+
+
+def exact_rows(
+    X: Tensor, head: LinearHead, gradient: HeadGradient, rows: Tensor, block: int = 2**23
+) -> Tensor:
+    """Exact scores of the classes at `rows` with all classes, (rows, K), block by block."""
+    classes = len(head.weight)
+    exemplars = X.view(classes, EACH, -1)  # in order of their classes
+    side = max(1, min(int(block**0.5), block // classes))
+
+    def scored(index: Tensor, k: int) -> Scored:
+        own = exemplars[index, k % EACH]
+        return Scored(head(own), projections(own, gradient), index)
+
+    total = X.new_zeros(len(rows), classes)
+    for place, part in zip(torch.arange(len(rows)).split(side), rows.split(side), strict=True):
+        for k in range(EACH):
+            left = scored(part, k)
+            for columns in torch.arange(classes).split(side):
+                scores = sample_scores(left, scored(columns, k + 1), LAM)
+                total[place[:, None], columns] += scores / EACH
+    return total
 
 
 def all_logits(X: Tensor, head: LinearHead) -> None:

@@ -12,8 +12,8 @@ from safetensors.torch import load, load_file, save_file
 
 from benchmarks.timing import ratio
 from gradmix import IncrementalClassifier
-from gradmix.classifier.learned import copy_of
-from gradmix.files import read_archive
+from gradmix.classifier.state import copy_of
+from gradmix.files import read_state_file
 
 IMAGES = 10_000
 CLASSES, EXEMPLARS = 10, 100  # of each: 1,000 in all
@@ -25,7 +25,7 @@ def learned(model: str, shape: tuple[int, ...]) -> IncrementalClassifier:
     X = rng.integers(0, 256, size=(CLASSES * EXEMPLARS, *shape)).astype(np.uint8)
     y = np.arange(len(X)) % CLASSES
     classifier = IncrementalClassifier(
-        model=model, exemplars_per_class=EXEMPLARS, epochs=1, random_state=0, device="cpu"
+        model=model, criterion_exemplars=EXEMPLARS, epochs=1, random_state=0, device="cpu"
     )
     return classifier.fit(X, y)
 
@@ -57,7 +57,7 @@ def load_over_safetensors() -> str:
         with tempfile.TemporaryDirectory() as folder:
             ours, theirs = Path(folder, "my.gradmix"), Path(folder, "my.safetensors")
             learned(model, shape).save(ours)
-            tensors = tensors_in(copy_of(read_archive(ours, "classifier")))
+            tensors = tensors_in(copy_of(read_state_file(ours, "classifier")))
             save_file({name: value.contiguous() for name, value in tensors.items()}, theirs)
             size = ours.stat().st_size / 1e6
             figures = [

@@ -7,17 +7,15 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
 from benchmarks.loop import FEW, PER_CLASS, STEPS, last_task, mnist_like, steps_of
 from benchmarks.timing import ratio_of_epochs, seconds, spread
-from gradmix.criterion import Exemplars, embed, pair_tables
 from gradmix.data import benchmark_from_tasks
 from gradmix.randomness import RandomStreams
 from gradmix.runs.config import config_for
-from gradmix.runs.run import build_method, load_benchmark, prepare
+from gradmix.runs.run import build_method, prepare
 from gradmix.training.build import make_fabric
 from gradmix.training.loop import Training
 from gradmix.types import Samples
@@ -76,15 +74,14 @@ def standing(tasks: list[Samples], **settings: object) -> Training:
 def resnet() -> str:
     """The last of ten tasks of 10 classes with 500 images each; an epoch has 78 steps.
 
-    Composed of the median seconds of a step of each mix, taken in turn, and of what begins an
-    epoch: the criterion on 3,200 exemplars, or an eighth of them, and planning.
+    The sum of the median seconds of the steps of each mix, taken in turn, and of the start of an
+    epoch: the criterion on 3,200 exemplars, and planning.
     """
     tasks = photos_like(100, 10, 500, 32)
     common = {"model": "resnet18-narrow", "transforms": ()}
     runs = {
         "mixup": standing(tasks, mix="mixup", **common),
-        "exact": standing(tasks, mix="gradmix+", **common),
-        "rolling": standing(tasks, mix="gradmix+", rolling=8, **common),
+        "gradmix+": standing(tasks, mix="gradmix+", **common),
     }
     steps = {name: steps_of(run) for name, run in runs.items()}
     for each in steps.values():
@@ -100,7 +97,7 @@ def resnet() -> str:
     return "epoch of narrow ResNet-18 over Mixup, 100 classes of 32 × 32: " + ", ".join(
         f"{name} {epoch[name] / epoch['mixup']:.3f} (of which what begins it {part[name]:.3f}; "
         f"steps {spread([a / b for a, b in zip(times[name], times['mixup'], strict=True)])})"
-        for name in ("exact", "rolling")
+        for name in ("gradmix+",)
     )
 
 
@@ -164,53 +161,6 @@ def start_up() -> str:
     return "seconds to start: " + ", ".join(f"{name} {part():.2f}" for name, part in parts.items())
 
 
-def rolling_agreement() -> str:
-    """S⁻ and S* of a run that rolls against exact ones of the same exemplars at the same moments.
-
-    Means over the epochs after a task's first, in which all exemplars are embedded.
-    """
-    benchmark = load_benchmark(config_for("mnist"))
-    found = []
-    for parts in (2, 8):
-        training = prepare(config_for("mnist", epochs=5, rolling=parts), benchmark)
-        harmful, best = (statistics.mean(each) for each in zip(*_agreements(training), strict=True))
-        found.append(f"{parts} parts S- {harmful:.3f}, S* {best:.3f}")
-    return "agreement of rolling with exact tables, MNIST, 5 epochs: " + "; ".join(found)
-
-
-def _agreements(training: Training) -> list[tuple[float, float]]:
-    """After each refresh but a task's first, with the model of that moment."""
-    mixer, agreed = training.method.mixer, []
-    refresh = mixer.refresh
-
-    def watched(*args: Any) -> None:
-        refresh(*args)
-        if training.position.epoch > 0 and mixer.judge.tables:
-            agreed.append(_agreement(training))
-
-    mixer.refresh = watched  # type: ignore[method-assign]
-    for _ in training.events():
-        pass
-    return agreed
-
-
-def _agreement(training: Training) -> tuple[float, float]:
-    """Shares of equal entries of S⁻ and S*, over all tables."""
-    method = training.method
-    mixer, head = method.mixer, method.head
-    index = mixer.judge._rolling._index
-    assert index is not None
-    exemplars = embed(method.model, head, method.pool.images(index), method.pool.y[index])
-    memory = Exemplars(*(part[index >= method.pool.num_new] for part in exemplars))
-    ratios = [(k + 0.5) / len(mixer.judge.tables) for k in range(len(mixer.judge.tables))]
-    exact = pair_tables(exemplars, memory, ratios)
-    pairs = list(zip(mixer.judge.tables, exact, strict=True))
-    return (
-        statistics.mean(float((a.negative == b.negative).double().mean()) for a, b in pairs),
-        statistics.mean(float((a.optimal == b.optimal).double().mean()) for a, b in pairs),
-    )
-
-
 def exemplars_memory() -> str:
     """What a process takes beyond 1,000 exemplars of 28 × 28, while it trains a task; in MB."""
 
@@ -238,7 +188,7 @@ def train_beside(number: int) -> None:
         Samples(*(part.repeat_interleave(each // PER_CLASS + 1, 0) for part in t)) for t in tasks
     ]
     training = last_task(
-        [*past[:-1], tasks[-1]], "gradmix+", few=2 * each, exemplars_per_class=each
+        [*past[:-1], tasks[-1]], "gradmix+", few=2 * each, criterion_exemplars=each
     )
     steps = steps_of(training)
     for _ in range(5):
@@ -247,7 +197,6 @@ def train_beside(number: int) -> None:
 
 COSTS = {
     "exemplars": exemplars_memory,
-    "rolling": rolling_agreement,
     "whole": whole_run,
     "resnet": resnet,
     "tasks": tasks_over_tasks,

@@ -126,7 +126,7 @@ def mir_over_avalanche() -> str:
     ours = epoch_seconds(
         steps_of(
             last_task(
-                tasks[:3], method="mir", few=128, exemplars_per_class=64, options={"candidates": 2}
+                tasks[:3], method="mir", few=128, criterion_exemplars=64, options={"candidates": 2}
             )
         )
     )
@@ -142,7 +142,7 @@ def gss_over_avalanche() -> str:
     tasks = mnist_like()[:2]
 
     def ours(task: int) -> float:
-        training = last_task(tasks, method="gss-stream", exemplars_per_class=128)
+        training = last_task(tasks, method="gss-stream", criterion_exemplars=128)
         steps = steps_of(training)
 
         def epoch() -> None:

@@ -1,4 +1,4 @@
-"""Draw docs/demo.svg, the picture in the README: what `gradmix demo` prints, as it prints it."""
+"""Draw docs/demo.svg, the picture in the README: the output of `gradmix demo`."""
 
 import re
 from importlib import import_module
@@ -6,9 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-command = import_module("gradmix.cli.demo")
-command.output = Console(record=True, width=88, highlight=False)
-command.demo()
-svg = command.output.export_svg(title="gradmix demo")
-svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # nothing is fetched to show it
-Path(__file__).with_name("demo.svg").write_text(svg, encoding="utf-8")
+WIDTH = 108  # columns; the longest line of the demo has 105
+
+console = Console(record=True, width=WIDTH, highlight=False)
+demo, terminal = import_module("gradmix.cli.demo"), import_module("gradmix.cli.terminal")
+demo.output = terminal.output = console
+demo.demo()
+picture = console.export_svg(title="gradmix demo")
+# The fonts of the picture come from the web. Without them, readers see a local monospace font.
+picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
+Path(__file__).with_name("demo.svg").write_text(picture, encoding="utf-8")

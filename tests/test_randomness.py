@@ -162,10 +162,33 @@ def test_a_seed_is_an_integer_from_zero_on(seed):
         RandomStreams(seed)
 
 
-def test_a_stream_of_scalars_without_a_name_is_refused():
-    streams = RandomStreams(0)
-    scalar_draws(streams, "a")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["host"].update(a="{}"),
+        lambda state: state["host"].update(a="[" * 100_000),
+        lambda state: state["host"].update(a=None),
+        lambda state: state["device"].update(a=torch.zeros(3, dtype=torch.uint8)),
+        lambda state: state["device"].update(a=state["device"]["a"].int()),
+        lambda state: state["device"].update(a=None),
+        lambda state: state["device"]["a"][8:12].fill_(255),  # more numbers left than there are
+        lambda state: state["device"]["a"][16:24].fill_(7),  # reads beyond the 624 numbers
+    ],
+)
+def test_an_invalid_state_is_refused_and_nothing_changes(change):
+    streams, fresh = RandomStreams(1), RandomStreams(1)
+    tensor_draws(streams, "a"), scalar_draws(streams, "a")
     state = streams.state_dict()
-    state["host"][7] = state["host"]["a"]
-    with pytest.raises(InputError, match="no name"):
-        RandomStreams(0).load_state_dict(state)
+    change(state)
+    with pytest.raises(InputError, match="stream 'a': the saved state"):
+        fresh.load_state_dict(state)
+    assert tensor_draws(fresh, "a") == tensor_draws(RandomStreams(1), "a")
+
+
+def test_generators_for_networks_are_new_each_time_and_the_same_for_a_seed(global_state):
+    before = global_state()
+    one, other = RandomStreams(3), RandomStreams(3)
+    drawn = [torch.rand(2, generator=one.generator("weights")).tolist() for _ in range(2)]
+    assert drawn == [torch.rand(2, generator=other.generator("weights")).tolist() for _ in range(2)]
+    assert drawn[0] != drawn[1]
+    assert global_state() == before

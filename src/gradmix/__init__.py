@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradmix.classifier import IncrementalClassifier
+    from gradmix.criterion.pair_tables import PairTable
     from gradmix.errors import GradMixError, InputError
     from gradmix.memory import ReplayMemory
     from gradmix.mixing import Recipe, parse_recipe
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gradmix.runs.run import run
     from gradmix.runs.store import ResultStore
     from gradmix.runs.sweep import run_sweep
-    from gradmix.types import PairTable
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,7 @@ _HOME = {
     "GradMixError": "gradmix.errors",
     "IncrementalClassifier": "gradmix.classifier",
     "InputError": "gradmix.errors",
-    "PairTable": "gradmix.types",
+    "PairTable": "gradmix.criterion.pair_tables",
     "Recipe": "gradmix.mixing",
     "ReplayMemory": "gradmix.memory",
     "ResultStore": "gradmix.runs.store",

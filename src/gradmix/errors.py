@@ -1,4 +1,4 @@
-"""What gradmix raises. Every message names the argument, the value and what would be right."""
+"""The errors of gradmix. Every message names the argument, its value and the remedy."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 class GradMixError(Exception):
-    """The parent of every error gradmix raises on purpose."""
+    """Base class of all errors that gradmix raises on purpose."""
 
 
 class InputError(GradMixError, ValueError):
-    """An argument or a piece of data that cannot be used; nothing was changed."""
+    """An argument or data that cannot be used; nothing has changed."""
 
 
 class UnknownNameError(InputError):
-    """A name that is not in a registry; the message suggests the nearest right one."""
+    """A name that is not in a registry; the message suggests the nearest known name."""
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -25,36 +25,40 @@ class UnknownNameError(InputError):
 
 
 class DataWarning(UserWarning):
-    """Data that can be learned, but probably not well."""
+    """A warning about data that can be learned, but probably not well."""
 
 
 class DivergedError(GradMixError, ArithmeticError):
-    """Training whose loss is no longer a number."""
+    """Training diverged: its loss or its scores are not finite."""
 
 
 class DataNotFoundError(GradMixError, FileNotFoundError):
-    """A data set that is neither on this machine nor could be downloaded."""
+    """A data set is not on this machine and cannot be downloaded."""
 
 
 class CorruptFileError(GradMixError, OSError):
-    """A file that is truncated, damaged or of another format than its name says."""
-
-
-class ResultError(GradMixError, OSError):
-    """A result file or folder that cannot be read or written."""
+    """A data file is truncated, damaged or not in the format of its name."""
 
 
 class FileError(GradMixError, OSError):
-    """A file of gradmix's own that cannot be used: damaged, of another kind or version, no file."""
+    """A file of gradmix cannot be read or written: missing, damaged, or of another kind."""
+
+
+ResultError = FileError
+"""The name of `FileError` for result files in earlier versions."""
 
 
 class FileInUseError(FileError):
-    """A file that another process is writing."""
+    """Another process is writing the file."""
+
+
+class OutOfMemoryError(GradMixError, MemoryError):
+    """There is not enough memory; the message says what needed it. Nothing has changed."""
 
 
 class MissingPackageError(GradMixError, ImportError):
-    """An optional package that is not installed."""
+    """An optional package is not installed."""
 
 
 class WorkerError(GradMixError, RuntimeError):
-    """A process that computes runs for another one and died."""
+    """A worker process died."""

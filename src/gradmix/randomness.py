@@ -1,8 +1,8 @@
-"""One seed, many independent streams of random numbers, each saved and restored exactly.
+"""Randomness: one seed, many independent named streams, each saved and restored exactly.
 
-Every consumer has a stream of its own, named after what it draws, so that a change in one
-place (another mix, say) leaves the draws of all others as they were: runs of one seed start
-from the same weights and see the same batches whatever the method.
+Every consumer draws from a stream of its own, named after what it draws. A change in one place,
+such as another mix, therefore leaves the draws of all others as they were: runs with one seed
+start from the same weights and see the same batches, whatever the method.
 """
 
 from __future__ import annotations
@@ -16,56 +16,62 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gradmix.errors import InputError
 
-CPU_STATE = 5056  # bytes of a CPU generator's state: its seed, places, 624 numbers, a normal one
-
+_CPU_STATE = 5056  # bytes of a CPU generator's state
+_NUMBERS = 624  # of the Mersenne twister
 _ANY_SEED = np.random.SeedSequence(0)
 
 
 class RandomStreams:
     """Named generators derived from one seed.
 
-    `device(name)` gives a `torch.Generator` where the tensors live, so that a step needs no
-    transfer; `host(name)` a NumPy generator, for the few scalars that steer a step (λ, the
-    box of CutMix, the layer of Manifold Mixup) and must not cost a device synchronisation.
+    `device(name)` is a `torch.Generator` on the device of the tensors. `host(name)` is a NumPy
+    generator for the few scalars that steer a step (λ, the box of CutMix, the layer of Manifold
+    Mixup), so that a step needs no device synchronisation.
+
+    Args:
+        seed: An integer of 0 or more.
+        device: Device of the tensors.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise InputError(f"seed is {seed!r}; it must be an integer of 0 or more")
         self.seed = seed
-        self.place = torch.device(device)  # of the tensors
+        self.place = torch.device(device)
         self._device: dict[str, torch.Generator] = {}
         self._host: dict[str, np.random.Generator] = {}
 
-    def _fresh_host(self, name: str) -> np.random.Generator:
-        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
-
-    def _fresh_device(self, name: str) -> torch.Generator:
-        seed = int(self._fresh_host(name).integers(2**63))
-        return torch.Generator(self.place).manual_seed(seed)
-
     def device(self, name: str) -> torch.Generator:
-        """The stream `name` for draws of tensors."""
+        """Return the stream `name` for draws of tensors."""
         if name not in self._device:
-            self._device[name] = self._fresh_device(name)
+            self._device[name] = self._new_device(name)
         return self._device[name]
 
     def host(self, name: str) -> np.random.Generator:
-        """The stream `name` for draws of scalars."""
+        """Return the stream `name` for draws of scalars."""
         if name not in self._host:
-            self._host[name] = self._fresh_host(name)
+            self._host[name] = self._new_host(name)
         return self._host[name]
+
+    def generator(self, name: str) -> torch.Generator:
+        """Return a new CPU generator, seeded by the next draw of the host stream `name`.
+
+        Networks and heads are initialised from it, on every device with the same values.
+        """
+        return torch.Generator().manual_seed(self._draw_seed(name))
 
     @contextmanager
     def as_global(self, name: str) -> Iterator[None]:
-        """Within it, the global generator (of `nn.Linear()`, of dropout) is seeded from `name`.
+        """Seed PyTorch's global generators from the host stream `name`; restore them at the end.
 
-        The global state of CPU and device is put back afterwards.
+        Only for code that cannot take a generator, such as dropout in a network of the user.
+        Another thread that draws from the global generator at the same time changes the result.
         """
-        seed = int(self.host(name).integers(2**63))
+        seed = self._draw_seed(name)
         devices = [self.place] if self.place.type == "cuda" else []
         with torch.random.fork_rng(devices):
             torch.default_generator.manual_seed(seed)
@@ -73,8 +79,18 @@ class RandomStreams:
                 torch.cuda.manual_seed(seed)
             yield
 
+    def _draw_seed(self, name: str) -> int:
+        return int(self.host(name).integers(2**63))
+
+    def _new_host(self, name: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+
+    def _new_device(self, name: str) -> torch.Generator:
+        seed = int(self._new_host(name).integers(2**63))
+        return torch.Generator(self.place).manual_seed(seed)
+
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and JSON text only, by name: whoever drew first makes no difference."""
+        """Return the state of all streams by name: tensors and JSON text."""
         host = {name: g.bit_generator.state for name, g in sorted(self._host.items())}
         return {
             "seed": self.seed,
@@ -83,30 +99,53 @@ class RandomStreams:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Every stream continues where it stood; those not yet in use then start anew."""
+        """Restore all streams; streams that were not in use start at the beginning.
+
+        Raises:
+            InputError: If the state is invalid or belongs to another seed; nothing changes then.
+        """
         if state["seed"] != self.seed:
-            raise InputError(f"the state is of seed {state['seed']}, these streams of {self.seed}")
+            raise InputError(f"the state belongs to seed {state['seed']}, not to {self.seed}")
         device, host = state["device"], state["host"]
         for name, saved in device.items():
-            _check_stream(name, saved)
-        if not {*map(type, host)} <= {str}:
-            raise InputError("a saved random stream has no name")
-        for name in self._device.keys() | device.keys():  # consumers hold the generators: refill
-            saved = device[name] if name in device else self._fresh_device(name).get_state()
+            _check_torch_state(name, saved, self.place)
+        states = {name: parse_numpy_state(text, f"stream {name!r}") for name, text in host.items()}
+        for name in self._device.keys() | device.keys():  # consumers hold the generators
+            saved = device[name] if name in device else self._new_device(name).get_state()
             self._device.setdefault(name, torch.Generator(self.place)).set_state(saved)
         for name in self._host.keys() - host.keys():
-            self._host[name].bit_generator.state = self._fresh_host(name).bit_generator.state
-        for name, text in host.items():
-            if name not in self._host:  # of any seed: its state follows
+            self._host[name].bit_generator.state = self._new_host(name).bit_generator.state
+        for name, numbers in states.items():
+            if name not in self._host:
                 self._host[name] = np.random.Generator(np.random.PCG64(_ANY_SEED))
-            self._host[name].bit_generator.state = json.loads(text)
+            self._host[name].bit_generator.state = numbers
 
 
-def _check_stream(name: Any, saved: torch.Tensor) -> None:
-    """Refuse the state of a CPU's generator that would make PyTorch read beyond its 624 numbers."""
-    if not isinstance(name, str) or saved.dtype != torch.uint8 or saved.ndim != 1:
-        raise InputError(f"the state of the random stream {name!r} is none")
-    if len(saved) == CPU_STATE:
-        left, _, place = struct.unpack_from("<iiQ", saved.cpu().numpy()[8:24].tobytes())
-        if left + place != 625 and (left, place) != (1, 0):
-            raise InputError(f"the state of the random stream {name!r} is damaged")
+def parse_numpy_state(text: Any, where: str) -> dict[str, Any]:
+    """Return the state of a NumPy PCG64 generator from its JSON text.
+
+    Raises:
+        InputError: If the text is not such a state; the message begins with `where`.
+    """
+    problem = f"{where}: the saved state of the random numbers is invalid"
+    try:
+        state = json.loads(text)
+        np.random.PCG64(_ANY_SEED).state = state
+    except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
+        raise InputError(problem) from error
+    return dict(state)
+
+
+def _check_torch_state(name: Any, saved: Any, place: torch.device) -> None:
+    """Refuse a state that would make PyTorch's CPU generator read beyond its 624 numbers."""
+    problem = f"stream {name!r}: the saved state of the random numbers is invalid"
+    if not isinstance(name, str) or not isinstance(saved, Tensor):
+        raise InputError(problem)
+    if saved.dtype != torch.uint8 or saved.ndim != 1:
+        raise InputError(problem)
+    if place.type == "cpu" and len(saved) != _CPU_STATE:
+        raise InputError(problem)
+    if len(saved) == _CPU_STATE:
+        left, _, next_ = struct.unpack_from("<iiQ", saved.cpu().numpy()[8:24].tobytes())
+        if left + next_ != _NUMBERS + 1 and (left, next_) != (1, 0):
+            raise InputError(problem)

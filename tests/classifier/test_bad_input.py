@@ -5,7 +5,6 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from estimator_cases import digest, images, quick, rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -15,6 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from gradmix import IncrementalClassifier
 from gradmix.errors import DataNotFoundError, DivergedError, GradMixError, InputError
+
+from .conftest import digest, images, quick, rows
 
 X, Y = rows("a", "b")
 PICTURES, NAMES = images("a", "b", shape=(3, 16, 16))
@@ -73,9 +74,9 @@ BAD_IMAGES = {
     "no pixels": (np.zeros((4, 3, 0, 16), dtype=np.uint8), list("abab"), "at least one"),
     "sparse images": (torch.from_numpy(PICTURES).to_sparse(), NAMES, "dense tensor"),
     "labels that NumPy has not": (PICTURES, torch.zeros(len(PICTURES)).bfloat16(), "bfloat16"),
-    "rows for images": (X, Y, "not made of images"),
+    "rows for images": (X, Y, "does not contain images"),
     "ragged images": ([PICTURES[0].tolist(), [[[1]]]], ["a", "b"], "rectangular|inhomogeneous"),
-    "no such folder": ("/nowhere/at/all", None, "no such folder"),
+    "no such folder": ("/nowhere/at/all", None, "no such file or folder"),
     "a stream": (Stream(), None, "map-style"),
     "an empty dataset": (TensorDataset(torch.empty(0, 3, 16, 16), torch.empty(0)), None, "empty"),
     "labels twice": (TensorDataset(torch.zeros(2, 3, 16, 16), torch.tensor([0, 1])), [0, 1], "own"),
@@ -110,7 +111,7 @@ BAD_PARAMS = [
     {"replay_batch_size": 0},
     *({"tau": value} for value in (-0.1, 1.1)),
     {"alpha": 0},
-    {"tables": 0},
+    *({"tables": value} for value in (0, 1025, 2**31)),
     *({"options": value} for value in ({"beta": 1}, [1], {"x": "y"})),
     *({"transforms": value} for value in ("crop", ["turn"], 3, ["crop"])),
     *({"lr_steps": value} for value in ((0,), "5", (1.5,))),
@@ -183,7 +184,7 @@ def test_parameters(params):
 def test_parameters_that_cannot_change_between_calls(of_rows, params):
     classifier = quick(**{**of_rows.get_params(), **params})
     classifier._take(of_rows._learned)
-    refused(classifier, X, Y, "start anew with fit")
+    refused(classifier, X, Y, "call fit to start again")
 
 
 def test_a_class_that_was_not_announced():
@@ -266,11 +267,11 @@ def test_before_anything_is_learned(tmp_path):
 
 def test_forgetting_what_is_not_known_or_the_last(of_rows):
     before = digest(of_rows)
-    with pytest.raises(InputError, match="known are"):
+    with pytest.raises(InputError, match="known classes are"):
         of_rows.forget("z")
     assert digest(of_rows) == before
     one = quick(epochs=1).partial_fit(*rows("a"))
-    with pytest.raises(InputError, match="the only class"):
+    with pytest.raises(InputError, match="the only known class"):
         one.forget("a")
 
 

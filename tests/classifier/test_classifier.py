@@ -6,16 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from estimator_cases import digest, digit_samples, images, quick, rows
 from PIL import Image
 from torch.utils.data import TensorDataset
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.choices import choose
+from gradmix.classifier.defaults import plan_call
 from gradmix.classifier.inputs import Layout
 from gradmix.errors import DataWarning, InputError
 from gradmix.methods import METHODS
 from gradmix.training.loop import Training
+
+from .conftest import digest, digit_samples, images, quick, rows
+
+TRAINED = [name for name, info in METHODS.items() if info.build.trains]
 
 WITHOUT_GRADIENTS = ("finetune", "joint")
 
@@ -44,7 +47,7 @@ def test_it_learns_and_does_not_forget(learned):
 def test_predictions_do_not_depend_on_how_many_are_made_at_a_time(learned, monkeypatch, numbers):
     X, _ = digit_samples(0, 10, "test")
     expected = learned.predict_proba(X)
-    monkeypatch.setattr("gradmix.classifier.learned.PREDICT_NUMBERS", numbers)
+    monkeypatch.setattr("gradmix.classifier.state.PREDICT_NUMBERS", numbers)
     np.testing.assert_allclose(learned.predict_proba(X), expected, atol=1e-5)
 
 
@@ -147,7 +150,7 @@ def test_images_of_any_size(shape):
         (np.zeros((10, 40, 40), dtype=np.uint8), "resnet18-tiny"),
     ],
 )
-def test_the_network_is_chosen_from_the_data(X, expected):
+def test_the_network_is_chosen_from_the_data(X, expected, without_backbone):
     classifier = quick(model="auto", epochs=1, batch_size=8).fit(X, [0, 1] * 5)
     assert classifier._learned.basis.model == expected
 
@@ -192,7 +195,7 @@ def photos(folder, *classes, each=6, side=20):
     return folder
 
 
-def test_folders_of_images(tmp_path):
+def test_folders_of_images(tmp_path, without_backbone):
     first = photos(tmp_path / "first", "cat", "dog")
     classifier = quick(epochs=1, model="auto").partial_fit(first)
     assert classifier.classes_.tolist() == ["cat", "dog"]
@@ -291,7 +294,7 @@ def test_forgetting_a_class_keeps_the_warnings_of_others():
     assert [text for text in classifier.report_.warnings if text.startswith("class 11 has")]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_every_method_learns_forgets_and_goes_on(method, tmp_path):
     mix = "mixup" if method in WITHOUT_GRADIENTS else "gradmix+"
     classifier = quick(method=method, mix=mix, exemplars_per_class=8, early_stopping=True)
@@ -328,7 +331,7 @@ def test_a_network_of_ones_own(tmp_path):
         ([torch.nn.Linear(5, 3)], r"model cannot take samples of shape \(4,\): RuntimeError: mat1"),
         (
             [torch.nn.Linear(4, 3), torch.nn.Flatten(0)],
-            r"model gives \(4,\) for 2 samples; .* \(2, 2\)",
+            r"model returns shape \(4,\) for 2 samples; .* \(2, 2\)",
         ),
     ],
 )
@@ -358,7 +361,7 @@ class FromFirstBatch(torch.nn.Module):
 def test_looking_whether_a_network_fits_changes_nothing(monkeypatch):
     network = FromFirstBatch()
     looked = quick(model=network, epochs=2).fit(*rows(0, 1))
-    monkeypatch.setattr("gradmix.classifier.call._check_takes", lambda *_: None)
+    monkeypatch.setattr("gradmix.classifier.fit._check_takes", lambda *_: None)
     assert digest(looked) == digest(quick(model=network, epochs=2).fit(*rows(0, 1)))
 
 
@@ -438,7 +441,7 @@ def test_parameters_that_may_change_between_calls_do():
 def test_epochs_and_tau_follow_the_number_of_samples():
     def of(samples, **given):
         params = {**quick(epochs=None).get_params(), **given}
-        design = choose(params, "mlp", Layout((4,)), samples, 2).design
+        design = plan_call(params, "mlp", Layout((4,)), samples, 2).design
         return design.settings.epochs, design.recipe.tau
 
     assert [of(samples)[0] for samples in (1, 320, 3200)] == [200, 100, 20]
@@ -449,7 +452,7 @@ def test_epochs_and_tau_follow_the_number_of_samples():
 def test_the_mix_follows_network_method_and_steps():
     def of(model, samples, **given):
         params = {**quick(epochs=None).get_params(), **given}
-        recipe = choose(params, model, Layout((3, 32, 32)), samples, 2).design.recipe
+        recipe = plan_call(params, model, Layout((3, 32, 32)), samples, 2).design.recipe
         return recipe and (recipe.partners, recipe.labels)
 
     assert of("mlp", 10) == of("resnet18", 10**5) == ("gradient", "remix")

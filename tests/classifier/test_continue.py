@@ -5,12 +5,13 @@ from contextlib import suppress
 
 import pytest
 import torch
-from estimator_cases import digest, quick, rows
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.call import Watch
+from gradmix.classifier.fit import Watch
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.loop import Training
+
+from .conftest import digest, quick, rows
 
 
 class StoppedError(Exception):

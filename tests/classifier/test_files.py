@@ -10,15 +10,18 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from estimator_cases import digest, images, quick, rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradmix import IncrementalClassifier
 from gradmix.classifier import classifier as classifiers
 from gradmix.errors import FileError, FileInUseError, GradMixError, InputError
-from gradmix.files import locked, read_archive, write_archive
+from gradmix.files import locked, read_state_file, write_state_file
 from gradmix.methods import METHODS
+
+from .conftest import digest, images, quick, rows
+
+TRAINED = [name for name, info in METHODS.items() if info.build.trains]
 
 load = IncrementalClassifier.load
 
@@ -104,7 +107,7 @@ def test_readers_see_whole_files_while_it_is_written(classifier, tmp_path):
     writer.join()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_no_byte_of_what_is_forgotten_is_in_the_file(method, tmp_path):
     """Images and rows of a class; those of the others, as far as they are kept, are."""
     mix = "mixup" if method in ("finetune", "joint") else "gradmix+"
@@ -178,7 +181,7 @@ def test_parameters_return_as_they_are_when_saved(tmp_path):
     assert (tmp_path / "g").read_bytes() == (tmp_path / "f").read_bytes()
     assert digest(again.partial_fit(*rows("c"))) == digest(classifier.partial_fit(*rows("c")))
     classifier.save(tmp_path / "f")
-    assert "changed" not in read_archive(tmp_path / "f", "classifier")  # all are of the last call
+    assert "changed" not in read_state_file(tmp_path / "f", "classifier")  # all from the last call
 
 
 CHANGED = {
@@ -222,7 +225,7 @@ def test_seeds_return_and_generators_do_not(given, returned, tmp_path):
 def test_a_file_is_read_to_the_device_that_was_set_last(tmp_path):
     classifier = quick(epochs=1).fit(*rows("a", "b")).set_params(device="cuda:99")
     classifier.save(tmp_path / "f")
-    with pytest.raises(FileError, match="load it with another, say device='cpu'"):
+    with pytest.raises(FileError, match="load it with another, for example device='cpu'"):
         load(tmp_path / "f")
     assert load(tmp_path / "f", device="cpu").device == "cuda:99"
 
@@ -236,7 +239,7 @@ def test_a_wrong_device_is_not_the_files_fault(saved, device):
 
 @pytest.mark.parametrize("model", ["mlp-small", torch.nn.Linear(4, 2), 5])
 def test_a_network_for_a_file_that_has_one_is_refused(saved, model):
-    with pytest.raises(InputError, match="has its own network 'mlp-small': leave out model="):
+    with pytest.raises(InputError, match="has its own network 'mlp-small': omit model="):
         load(saved, model=model)
 
 
@@ -268,9 +271,9 @@ def test_saving_through_a_link_keeps_it(classifier, tmp_path):
 
 def forge(saved, path, change):
     """The file with a state that was tampered with, its checksums right."""
-    state = read_archive(saved, "classifier")
+    state = read_state_file(saved, "classifier")
     change(state)
-    write_archive(path, "classifier", state)
+    write_state_file(path, "classifier", state)
     return path
 
 
@@ -423,7 +426,7 @@ def test_absurd_labels_take_no_memory(saved, tmp_path, memory):
     resource = pytest.importorskip("resource")
     path = forge(saved, tmp_path / "f", apply(lambda y: y + 2 * 10**8, *memory, "y"))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(FileError, match="is no whole classifier"):
+    with pytest.raises(FileError, match="is damaged"):
         load(path)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 2**18  # KiB; a table by label would take six times that
@@ -433,7 +436,67 @@ def test_pairs_in_a_file_are_not_looked_at(saved, tmp_path):
     """They are of the last call, and a table can claim to be large."""
     tables = {"classes": torch.arange(2), "scores": torch.empty(10**9, 0, 0), "latest": 0}
     path = forge(saved, tmp_path / "f", put(*METHOD, "mixer", value={"tables": tables}))
-    assert load(path)._learned.method.mixer.pairs is None
+    assert load(path)._learned.method.selector.pairs is None
+
+
+def enlarge(state):
+    for weights in state["training"]["method"]["networks"]["model"].values():
+        if weights.is_floating_point():
+            weights.mul_(1e30)
+
+
+NOT_FINITE = {
+    "weights of 1e30": enlarge,
+    "std of 1e-38": put("std", value=[1e-38] * 3),
+}
+
+
+@pytest.fixture(scope="module")
+def saved_images(tmp_path_factory):
+    made = quick(epochs=1, model="resnet18-tiny", exemplars_per_class=4)
+    path = tmp_path_factory.mktemp("images") / "my.gradmix"
+    made.fit(*images("a", "b")).save(path)
+    return path
+
+
+@pytest.mark.parametrize("case", [*NOT_FINITE, "a negative variance"])
+def test_a_classifier_with_predictions_that_are_not_finite_does_not_load(
+    saved_images, tmp_path, case
+):
+    names = read_state_file(saved_images, "classifier")["training"]["method"]["networks"]["model"]
+    variance = next(name for name in names if name.endswith("running_var"))
+    change = NOT_FINITE.get(case)
+    if case == "a negative variance":
+        change = apply(lambda v: v * 0 - 1, *MODEL, variance)
+    path = forge(saved_images, tmp_path / "f", change)
+    with pytest.raises(FileError, match=r"/f is damaged: .*(not finite|negative values)"):
+        load(path)
+
+
+def test_rows_with_a_std_that_does_not_fit_do_not_load(saved, tmp_path):
+    path = forge(saved, tmp_path / "f", put("std", value=[1e-38] * 4))
+    with pytest.raises(FileError, match="predictions are not finite"):
+        load(path)
+
+
+ERRORS = {
+    "counts of others": "counts has 1 entries for 3 classes",
+    "negative counts": r"counts\.0: input should be greater than or equal to 1",
+    "epochs as text": "params: epochs is 'many'",
+    "outputs as text": r"training\.method\.structure\.outputs",
+    "labels unknown": r"memory\.y has labels outside 0 to 2",
+    "memory shorter than its labels": r"memory\.x has shape",
+    "weights of NaN": r"networks\.model\.head\.weight: has values that are not finite",
+    "a report of text": r"history\.0\.call",
+    "random state of code": r"streams\.host\.a",
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_name_the_field(saved, tmp_path, case):
+    path = forge(saved, tmp_path / "f", FORGED[case])
+    with pytest.raises(FileError, match=f"/f is damaged: .*{ERRORS[case]}"):
+        load(path)
 
 
 def test_no_such_name():
@@ -454,7 +517,7 @@ FORGED_JOINT = {
 def test_forged_files_with_all_data_are_refused(tmp_path, case):
     quick(method="joint", epochs=1).fit(*rows("a", "b")).save(tmp_path / "my")
     path = forge(tmp_path / "my", tmp_path / "f", FORGED_JOINT[case])
-    with pytest.raises(FileError, match="is no whole classifier"):
+    with pytest.raises(FileError, match="is damaged"):
         load(path)
 
 
@@ -465,14 +528,14 @@ def test_forged_outputs_of_exemplars_are_refused(tmp_path):
         apply(lambda logits: torch.ones(len(logits), 99), *MEMORY, "extras", "logits"),
         apply(lambda known: known[:, None], *MEMORY, "extras", "known"),
     ):
-        with pytest.raises(FileError, match="is no whole classifier"):
+        with pytest.raises(FileError, match="is damaged"):
             load(forge(tmp_path / "my", tmp_path / "f", change))
 
 
 def test_a_pickle_is_no_file_of_ours(tmp_path, classifier):
     path = tmp_path / "my.gradmix"
     path.write_bytes(pickle.dumps(classifier))
-    with pytest.raises(FileError, match="no gradmix file"):
+    with pytest.raises(FileError, match="not a gradmix file"):
         load(path)
 
 
@@ -488,7 +551,7 @@ def test_no_file_a_folder_and_another_kind(tmp_path):
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(FileError):
             load(path)
-    write_archive(tmp_path / "f", "checkpoint", {})
+    write_state_file(tmp_path / "f", "checkpoint", {})
     with pytest.raises(FileError, match="kind 'checkpoint'"):
         load(tmp_path / "f")
 
@@ -521,7 +584,7 @@ def paths_in(value, path=()):
 def test_any_value_in_the_place_of_another(saved, tmp_path_factory, data):
     """An error of ours, or a classifier that can be used."""
     path = tmp_path_factory.mktemp("forged") / "f"
-    state = read_archive(saved, "classifier")
+    state = read_state_file(saved, "classifier")
     keys = data.draw(st.sampled_from(sorted(paths_in(state), key=str)))
     value = data.draw(
         st.one_of(
@@ -534,7 +597,7 @@ def test_any_value_in_the_place_of_another(saved, tmp_path_factory, data):
         )
     )
     put(*keys, value=value)(state)
-    write_archive(path, "classifier", state)
+    write_state_file(path, "classifier", state)
     with suppress(GradMixError):
         again = load(path)
         assert np.isfinite(again.predict_proba(rows("a")[0])).all()

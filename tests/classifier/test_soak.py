@@ -7,9 +7,10 @@ import resource
 
 import numpy as np
 import pytest
-from estimator_cases import quick
 
 from gradmix import IncrementalClassifier
+
+from .conftest import quick
 
 EACH, COLUMNS = 6, 20
 MARGIN = 64 << 20  # bytes that the process may grow beyond the model

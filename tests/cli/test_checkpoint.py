@@ -6,7 +6,6 @@ import sys
 import time
 
 import pytest
-from cli_cases import gradmix, shell
 
 OFTEN = """
 from gradmix.training import checkpoint
@@ -43,7 +42,7 @@ def content(folder):
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_killed_and_started_again(tmp_path, command):
+def test_killed_and_started_again(gradmix, shell, tmp_path, command):
     gradmix("run", *WHAT, "--out", tmp_path / "whole")
     out = tmp_path / "out"
     kill_once_saved(program(command, *WHAT, "--out", out), out)
@@ -54,7 +53,7 @@ def test_killed_and_started_again(tmp_path, command):
     assert not list(out.glob(".*"))
 
 
-def test_again_starts_anew_and_no_checkpoint_keeps_none(tmp_path):
+def test_again_starts_anew_and_no_checkpoint_keeps_none(shell, tmp_path):
     out = tmp_path / "out"
     kill_once_saved(program("run", *WHAT, "--out", out), out)
     done = shell("run", *WHAT, "--out", out, "--again")

@@ -4,7 +4,6 @@ import os
 
 import numpy as np
 import pytest
-from cli_cases import gradmix, shell
 
 from gradmix import IncrementalClassifier
 
@@ -21,7 +20,7 @@ def model(tmp_path_factory):
 
 
 @pytest.mark.parametrize("suffix", ["html", "png"])
-def test_sheets_of_classes_whose_names_are_no_text(model, tmp_path, suffix):
+def test_sheets_of_classes_whose_names_are_no_text(model, tmp_path, suffix, gradmix):
     gradmix("inspect", model, "-o", tmp_path / f"s.{suffix}")
     assert (tmp_path / f"s.{suffix}").stat().st_size
     if suffix == "html":
@@ -31,7 +30,7 @@ def test_sheets_of_classes_whose_names_are_no_text(model, tmp_path, suffix):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_terminals_that_cannot_show_a_name_show_something_else(model, tmp_path, encoding):
+def test_terminals_that_cannot_show_a_name_show_something_else(model, tmp_path, encoding, shell):
     link = tmp_path / "modèle-日"
     link.symlink_to(model)
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "1"}
@@ -42,7 +41,7 @@ def test_terminals_that_cannot_show_a_name_show_something_else(model, tmp_path, 
     assert "modèle-日: ".encode(encoding, "replace").decode(encoding) in done.stdout
 
 
-def test_a_file_whose_name_is_no_text(model, tmp_path):
+def test_a_file_whose_name_is_no_text(model, tmp_path, shell):
     link = tmp_path / os.fsdecode(b"\xff")
     try:
         link.symlink_to(model)

@@ -2,27 +2,27 @@
 
 import json
 import shutil
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
-from cli_cases import gradmix
-from learn_cases import finish
 from PIL import Image
 from rich.console import Console
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier import continuing, files
+from gradmix.classifier import file
 from gradmix.cli import terminal
 from gradmix.errors import (
     CorruptFileError,
     DataNotFoundError,
     FileError,
     FileInUseError,
+    GradMixError,
     InputError,
 )
-from gradmix.files import locked, read_archive
+from gradmix.files import locked, read_state_file
 
 learning = sys.modules["gradmix.cli.learn"]  # the package has its function by this name
 predicting = sys.modules["gradmix.cli.predict"]
@@ -44,7 +44,7 @@ def photos(folder, *classes, each=20, side=9, seed=0):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tmp_path_factory, gradmix):
     """Learned in two calls."""
     folder = tmp_path_factory.mktemp("model")
     path = folder / "my.gradmix"
@@ -63,7 +63,7 @@ def said(monkeypatch):
     return lambda: console.export_text(clear=False)
 
 
-def test_learning_shows_accuracy_before_and_after(tmp_path):
+def test_learning_shows_accuracy_before_and_after(tmp_path, gradmix):
     path = tmp_path / "my.gradmix"
     one, two = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "two", "blue", "red")
     text = gradmix("learn", one, "--model", path, *QUICK, "--epochs", 20)
@@ -79,7 +79,7 @@ def test_learning_shows_accuracy_before_and_after(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["my.gradmix", "one", "two"]
 
 
-def test_a_test_folder_is_measured_on_as_far_as_it_is_known(tmp_path, said):
+def test_a_test_folder_is_measured_on_as_far_as_it_is_known(tmp_path, said, gradmix):
     test = photos(tmp_path / "test", "red", "grey", "green", seed=1, each=5)
     one = photos(tmp_path / "one", "red", "green")
     report = json.loads(
@@ -87,10 +87,10 @@ def test_a_test_folder_is_measured_on_as_far_as_it_is_known(tmp_path, said):
     )
     assert report["measured_on"] == "eval_set"
     assert [(row[0], row[3]) for row in report["accuracy"]] == [("green", 5), ("red", 5)]
-    assert "not measured, for they are not known: grey" in said()
+    assert "not measured: these classes are unknown: grey" in said()
 
 
-def test_a_folder_with_train_and_test(tmp_path):
+def test_a_folder_with_train_and_test(tmp_path, gradmix):
     photos(tmp_path / "all" / "train", "red", "green")
     photos(tmp_path / "all" / "test", "red", "green", seed=1, each=3)
     text = gradmix("learn", tmp_path / "all", "--model", tmp_path / "m", *QUICK, "--epochs", 2)
@@ -100,7 +100,7 @@ def test_a_folder_with_train_and_test(tmp_path):
 @pytest.mark.parametrize("part", ["test", "val"])
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("wrapper", [".", "wrapper"])
-def test_the_same_folder_to_learn_and_to_test(tmp_path, part, given, wrapper):
+def test_the_same_folder_to_learn_and_to_test(tmp_path, part, given, wrapper, gradmix):
     photos(tmp_path / "all" / wrapper / "train", "red", "green")
     photos(tmp_path / "all" / wrapper / part, "red", "green", seed=1, each=3)
     test = ("--test", tmp_path / "all") if given else ()
@@ -110,7 +110,7 @@ def test_the_same_folder_to_learn_and_to_test(tmp_path, part, given, wrapper):
     assert [(row[0], row[3]) for row in report["accuracy"]] == [("green", 3), ("red", 3)]
 
 
-def test_a_class_called_train_and_one_with_folders(tmp_path):
+def test_a_class_called_train_and_one_with_folders(tmp_path, gradmix):
     one = photos(tmp_path / "one", "red", "green", "blue")
     (one / "red").rename(one / "train")
     (one / "green").rename(one / "test")
@@ -123,14 +123,14 @@ def test_a_class_called_train_and_one_with_folders(tmp_path):
     assert report["samples"] == 60 - 2 * 4  # held out
 
 
-def test_few_images_are_warned_of(tmp_path, said):
+def test_few_images_are_warned_of(tmp_path, said, gradmix):
     one = photos(tmp_path / "one", "red", "green", each=2)
     text = gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
     assert "class 'red' has 2 samples so far" in said()
     assert "accuracy is unknown" in text
 
 
-def test_photos_that_cannot_be_read(tmp_path, said):
+def test_photos_that_cannot_be_read(tmp_path, said, gradmix):
     one, test = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "test", "red", each=3)
     for path in (one / "red" / "3.png", test / "red" / "1.png"):
         path.write_bytes(b"no picture")
@@ -140,21 +140,21 @@ def test_photos_that_cannot_be_read(tmp_path, said):
     assert not (tmp_path / "m").exists()
     report = json.loads(gradmix(*command, "--skip-unreadable", "--json"))
     assert [row[3] for row in report["accuracy"] if row[0] == "red"] == [2]
-    assert "1 of 40 images cannot be read and are left out; the first: " in said()
-    assert "1 of 3 images cannot be read" in said()
+    assert "skipped 1 of 40 images that cannot be read; the first: " in said()
+    assert "1 of 3 images that cannot be read" in said()
 
 
-def test_predict_leaves_out_what_cannot_be_read(model, tmp_path, said):
+def test_predict_leaves_out_what_cannot_be_read(model, tmp_path, said, gradmix):
     seen = photos(tmp_path / "p", "red", each=3, seed=5)
     (seen / "red" / "1.png").write_bytes(b"no picture")
     with pytest.raises(CorruptFileError, match=r"1\.png.*--skip-unreadable"):
         gradmix("predict", model, seen)
     found = json.loads(gradmix("predict", model, seen, "--skip-unreadable", "--json"))
     assert [entry["file"][-5:] for entry in found] == ["0.png", "2.png"]
-    assert "1.png cannot be read and is left out" in said()
+    assert "1.png cannot be read and is skipped" in said()
 
 
-def test_predict_sees_what_learn_sees(model, tmp_path, said):
+def test_predict_sees_what_learn_sees(model, tmp_path, said, gradmix):
     seen = photos(tmp_path / "p", "red", each=1, seed=5)
     for name in ("red/._0.png", ".thumbs/x.png"):
         (seen / name).parent.mkdir(exist_ok=True)
@@ -170,10 +170,10 @@ def test_predict_sees_what_learn_sees(model, tmp_path, said):
         gradmix("predict", model, seen)
     again = json.loads(gradmix("predict", model, seen, "--skip-unreadable", "--json"))
     assert [entry["file"] for entry in again] == [entry["file"] for entry in found]
-    assert "1.png cannot be read and is left out" in said()
+    assert "1.png cannot be read and is skipped" in said()
 
 
-def test_predict(model, tmp_path):
+def test_predict(model, tmp_path, gradmix):
     seen = photos(tmp_path / "p", "red", "blue", each=3, seed=5)
     text = gradmix("predict", model, seen / "red" / "0.png", seen / "blue")
     lines = text.splitlines()
@@ -188,7 +188,7 @@ def test_predict(model, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
-def test_a_model_of_a_device_that_is_not_here(model, tmp_path):
+def test_a_model_of_a_device_that_is_not_here(model, tmp_path, gradmix):
     classifier = IncrementalClassifier.load(model).set_params(device="cuda")
     classifier.save(tmp_path / "m")
     seen = photos(tmp_path / "p", "red", each=1)
@@ -198,7 +198,7 @@ def test_a_model_of_a_device_that_is_not_here(model, tmp_path):
     assert "red" in gradmix("inspect", tmp_path / "m")
 
 
-def test_a_zip_of_photos_and_a_folder_for_a_model(tmp_path):
+def test_a_zip_of_photos_and_a_folder_for_a_model(tmp_path, gradmix):
     shutil.make_archive(str(tmp_path / "photos"), "zip", photos(tmp_path / "photos", "red", "blue"))
     gradmix("learn", tmp_path / "photos.zip", "--model", tmp_path / "my", *QUICK, "--epochs", 1)
     assert IncrementalClassifier.load(tmp_path / "my").classes_.tolist() == ["blue", "red"]
@@ -207,7 +207,7 @@ def test_a_zip_of_photos_and_a_folder_for_a_model(tmp_path):
             gradmix("learn", tmp_path / "photos", "--model", place, *QUICK)
 
 
-def test_names_that_look_like_markup_or_steer_a_terminal(tmp_path):
+def test_names_that_look_like_markup_or_steer_a_terminal(tmp_path, gradmix):
     names = ["[/x]", "[red]cat", "a\x1b[31mb", "\udcff"]
     X = np.random.default_rng(0).normal(size=(24, 4))
     IncrementalClassifier(epochs=1).fit(X, 6 * names).save(tmp_path / "my")
@@ -217,7 +217,7 @@ def test_names_that_look_like_markup_or_steer_a_terminal(tmp_path):
     assert "a\N{REPLACEMENT CHARACTER}[31mb" in text
 
 
-def test_inspect(model, tmp_path):
+def test_inspect(model, tmp_path, gradmix):
     text = gradmix("inspect", model, "-o", tmp_path / "sheet.png")
     for words in (
         "mlp-small",
@@ -243,19 +243,19 @@ def test_inspect(model, tmp_path):
     assert len(facts["history"]) == 2
 
 
-def test_errors_are_clear_and_change_nothing(model, tmp_path):
+def test_errors_are_clear_and_change_nothing(model, tmp_path, gradmix):
     before = model.read_bytes()
     one = photos(tmp_path / "one", "grey")
     for error, match, *command in (
-        (DataNotFoundError, "no such folder", "learn", tmp_path / "none", "--model", model),
-        (InputError, "start anew", "learn", one, "--model", model, "--exemplars", 99),
+        (DataNotFoundError, "no such file or folder", "learn", tmp_path / "none", "--model", model),
+        (InputError, "call fit to start again", "learn", one, "--model", model, "--exemplars", 99),
         (InputError, "unknown method", "learn", one, "--model", tmp_path / "m", "--method", "x"),
-        (FileError, "no gradmix file", "learn", one, "--model", one / "grey" / "0.png"),
+        (FileError, "not a gradmix file", "learn", one, "--model", one / "grey" / "0.png"),
         (FileError, "cannot be read", "predict", tmp_path / "none", one),
         (DataNotFoundError, "no such file", "predict", model, tmp_path / "none.png"),
-        (InputError, "has no images", "predict", model, tmp_path_with_nothing(tmp_path)),
+        (InputError, "has no image files", "predict", model, tmp_path_with_nothing(tmp_path)),
         (InputError, ".png or .html", "inspect", model, "-o", tmp_path / "x.gif"),
-        (FileError, "no gradmix file", "inspect", one / "grey" / "0.png"),
+        (FileError, "not a gradmix file", "inspect", one / "grey" / "0.png"),
     ):
         with pytest.raises(error, match=match):
             gradmix(*command)
@@ -269,7 +269,30 @@ def tmp_path_with_nothing(tmp_path):
     return tmp_path / "empty"
 
 
-# --- stopped and continued ------------------------------------------------------------------
+# --- stopped and resumed --------------------------------------------------------------------
+
+SAVING_ALWAYS = """
+import os, signal, sys
+from gradmix.cli import main
+from gradmix.training import checkpoint as checkpoints
+
+saves, done, write = int(sys.argv.pop(1)), [], checkpoints.write_state_file
+checkpoints.EVERY_SECONDS, checkpoints.SHARE = 0.0, 1e9
+
+def write_or_die(*given):
+    if len(done) == saves:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.append(write(*given))
+
+checkpoints.write_state_file = write_or_die
+main()
+"""
+
+
+def finish(*arguments, saves=-1):
+    """Run the program with a checkpoint at every event, until SIGKILL after some saves."""
+    command = [sys.executable, "-c", SAVING_ALWAYS, str(saves), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +300,7 @@ def tmp_path_with_nothing(tmp_path):
     [(3, ()), *(pytest.param(n, ("--method", m), marks=pytest.mark.slow)
        for m in ("er", "der", "mir", "foster", "memo") for n in (1, 2, 4, 8))],
 )  # fmt: skip
-def test_killed_and_started_again(tmp_path, saves, more):
+def test_killed_and_started_again(tmp_path, saves, more, gradmix):
     one, two = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "two", "blue", "red")
     long = (*QUICK, "--epochs", 60, "--early-stopping")
     whole, path = tmp_path / "whole", tmp_path / "my"
@@ -287,28 +310,28 @@ def test_killed_and_started_again(tmp_path, saves, more):
     gradmix("learn", two, "--model", whole, *long, *more)
     again = ("learn", two, "--model", path, *long, *more)
     before = path.read_bytes()
-    said = tmp_path / "said"
-    assert finish(said, *again, saves=saves) == -9
+    assert finish(*again, saves=saves).returncode == -9
     assert path.read_bytes() == before
     assert (tmp_path / "my.checkpoint").exists()
-    assert finish(said, *again) == 0, said.read_text()
-    assert "resuming" in said.read_text()
+    resumed = finish(*again)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming" in resumed.stderr
     assert path.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*checkpoint*"))
 
 
-def test_stopped_after_the_file_was_written(tmp_path, monkeypatch):
+def test_stopped_after_the_file_was_written(tmp_path, monkeypatch, gradmix):
     """It is not learned twice."""
     one, path = photos(tmp_path / "one", "red", "green"), tmp_path / "my"
     command = ("learn", one, "--model", path, *QUICK, "--epochs", 2)
-    write = files.write
+    write = file.write
 
     def stopping(*given):
         write(*given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(continuing.files, "write", stopping)
+        patched.setattr(file, "write", stopping)
         gradmix(*command, expect=130)
     content = path.read_bytes()
     assert (tmp_path / "my.checkpoint").exists()
@@ -316,19 +339,47 @@ def test_stopped_after_the_file_was_written(tmp_path, monkeypatch):
     assert path.read_bytes() == content
     assert not (tmp_path / "my.checkpoint").exists()
     gradmix(*command)  # on purpose: more of the same
-    assert len(read_archive(path, "classifier")["history"]) == 2
+    assert len(read_state_file(path, "classifier")["history"]) == 2
 
 
-def test_another_folder_after_a_stop_starts_anew(tmp_path, monkeypatch, said):
+def test_another_folder_after_a_stop_starts_anew(tmp_path, monkeypatch, said, gradmix):
     one, two = photos(tmp_path / "one", "red"), photos(tmp_path / "two", "green")
 
     def stopping(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(continuing.files, "write", stopping)
+        patched.setattr(file, "write", stopping)
         gradmix("learn", one, "--model", tmp_path / "my", *QUICK, "--epochs", 2, expect=130)
-    assert "the same command goes on" in said()
+    assert "repeat the command to resume" in said()
     gradmix("learn", two, "--model", tmp_path / "my", *QUICK, "--epochs", 2)
-    assert "starting anew" in said()
+    assert "starting again" in said()
     assert IncrementalClassifier.load(tmp_path / "my").classes_.tolist() == ["green"]
+
+
+@pytest.mark.parametrize("side", [64, 1500])
+def test_all_defaults_on_photos(tmp_path, side, shell):
+    """A default network on photos that are larger than 32 pixels, in a process of its own."""
+    one = photos(tmp_path / "one", "red", "green", each=6, side=side)
+    more = () if side == 64 else ("--epochs", "2")
+    done = shell("learn", one, "--model", tmp_path / "my", *more)
+    assert done.returncode == 0, done.stderr
+    assert "learned green, red: 10 images" in done.stdout
+    done = shell("predict", tmp_path / "my", one / "red" / "0.png")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["learn", "predict", "inspect"])
+def test_names_with_a_nul_are_clear_errors(command, tmp_path, gradmix):
+    one = photos(tmp_path / "one", "red", each=1)
+    arguments = {"learn": (one, "--model", "a\0b"), "predict": ("a\0b", one), "inspect": ("a\0b",)}
+    with pytest.raises(GradMixError):
+        gradmix(command, *arguments[command])
+    with pytest.raises(GradMixError):
+        gradmix("learn", "a\0b", "--model", tmp_path / "m")
+
+
+def test_one_epoch_and_one_image_are_singular(tmp_path, gradmix):
+    one = photos(tmp_path / "one", "red", each=1)
+    text = gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
+    assert "learned red: 1 image, 1 epoch\n" in text

@@ -1,23 +1,24 @@
 """The command line as a whole."""
 
 import errno
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
-from cli_cases import gradmix, shell
 
 from gradmix import __version__
 from gradmix.cli import main
 
 
-def test_list_names_everything():
+def test_list_names_everything(gradmix):
     text = gradmix("list")
     for name in ("digits", "fashion-mnist", "er", "balanced-mixup", "gradmix+", "mlp"):
         assert name in text
 
 
-def test_version():
+def test_version(gradmix):
     assert gradmix("--version").strip() == f"gradmix {__version__}"
 
 
@@ -26,7 +27,7 @@ def test_version():
 )
 def test_help_needs_no_torch(command):
     call = f"app(['{command}', '--help'], standalone_mode=False)"
-    code = f"import sys; from gradmix.cli import app; {call}"
+    code = f"import sys; from gradmix.cli.commands import app; {call}"
     check = "; assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code + check], check=True, capture_output=True)
 
@@ -37,11 +38,20 @@ def test_importing_gradmix_is_lazy():
     subprocess.run([sys.executable, "-c", code + check], check=True)
 
 
+@pytest.fixture
+def signals():
+    """Restore the handler of Ctrl-C, which `main` changes for the rest of the process."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("signals")
 def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
     def refuse(**_):
         raise OSError(errno.ENOSPC, "No space left on device", "runs/a.json")
 
-    monkeypatch.setattr("gradmix.cli.app", refuse)
+    monkeypatch.setattr("gradmix.cli.commands.app", refuse)
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 1
@@ -49,8 +59,51 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
     assert said == "error: [Errno 28] No space left on device: 'runs/a.json'\n"
 
 
-def test_brackets_in_an_error_are_shown(tmp_path):
+def test_brackets_in_an_error_are_shown(shell, tmp_path):
     (tmp_path / "sweep.toml").write_text("grid = 3\n")
     outcome = shell("sweep", tmp_path / "sweep.toml")
     assert outcome.returncode == 2
     assert "[[grid]]" in outcome.stderr
+
+
+def interrupt_twice(command, ready, between):
+    """Start a program, send two interrupts once it is ready, return its exit code and errors."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes)
+    ready(process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(between)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("between", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_second_ctrl_c_prints_no_traceback(program, tmp_path, command, between):
+    def ready(process):
+        while not list(tmp_path.glob("running/*")):
+            time.sleep(0.01)
+            assert process.poll() is None
+
+    arguments = [command, "--data", "digits", "--epochs", "2000", "--out", str(tmp_path)]
+    code, errors = interrupt_twice([*program, *arguments], ready, between)
+    assert code == 130
+    assert "Traceback" not in errors
+    assert "stopped: 0 of 1 runs are finished" in errors
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.3, 0.6, 1.0])
+def test_ctrl_c_during_the_imports_prints_no_traceback(moment, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "from gradmix.cli import main; print('ready', flush=True); main()"
+    command = [sys.executable, "-c", code, "run", "--data", "digits", "--epochs", "2000"]
+
+    def ready(process):
+        process.stdout.readline()
+        time.sleep(0.02 + moment)  # main has started
+
+    returned, errors = interrupt_twice(command, ready, 0.01)
+    assert returned == 130
+    assert "Traceback" not in errors
+    assert "KeyboardInterrupt" not in errors

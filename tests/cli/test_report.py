@@ -6,7 +6,6 @@ import webbrowser
 from dataclasses import replace
 
 import pytest
-from cli_cases import gradmix
 
 from gradmix.cli.report import DEMO_REPORT
 from gradmix.errors import GradMixError
@@ -29,7 +28,7 @@ def store(some_run, tmp_path):
     return store
 
 
-def test_it_writes_one_page_of_all_results(store, tmp_path):
+def test_it_writes_one_page_of_all_results(gradmix, store, tmp_path):
     page = tmp_path / "page.html"
     printed = gradmix("report", store.path, "-o", page, "--title", "Two seeds")
     assert str(page) in printed.replace("\n", "")
@@ -38,7 +37,7 @@ def test_it_writes_one_page_of_all_results(store, tmp_path):
     assert "over 2 seeds" in html
 
 
-def test_it_opens_the_page_if_asked(store, tmp_path, monkeypatch):
+def test_it_opens_the_page_if_asked(gradmix, store, tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     page = tmp_path / "page.html"
@@ -48,22 +47,30 @@ def test_it_opens_the_page_if_asked(store, tmp_path, monkeypatch):
     assert opened == [page.resolve().as_uri()]
 
 
-def test_a_store_that_is_not_there_or_empty_is_named(tmp_path):
+def test_a_store_that_is_not_there_or_empty_is_named(gradmix, tmp_path):
     page = tmp_path / "page.html"
-    for store, message in ((tmp_path / "absent", "no folder"), (tmp_path, "no results")):
+    for store, message in ((tmp_path / "absent", "not a folder"), (tmp_path, "no results")):
         with pytest.raises(GradMixError, match=message) as caught:
             gradmix("report", store, "-o", page)
         assert repr(str(store)) in str(caught.value)
     assert not page.exists()
 
 
-def test_results_of_another_protocol_are_left_out(store, some_run, tmp_path):
+def test_results_of_another_protocol_are_left_out(gradmix, store, some_run, tmp_path):
     store.save(replace(some_run, protocol_version=99))
     page = tmp_path / "page.html"
     gradmix("report", store.path, "-o", page)
     assert "over 2 seeds" in page.read_text(encoding="utf-8")
     gradmix("report", store.path, "-o", page, "--protocol", "99")
     assert "over 1 seed;" in page.read_text(encoding="utf-8")
+
+
+def test_invalid_files_are_listed_and_skipped(invoke, store, tmp_path):
+    (store.path / "half.json").write_text("{")
+    outcome = invoke("report", store.path, "-o", tmp_path / "page.html")
+    assert outcome.exit_code == 0
+    assert f"skipped: {store.path}/half.json: is not valid JSON" in outcome.stderr
+    assert "over 2 seeds" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -74,14 +81,14 @@ def quick_demo(some_run, monkeypatch):
     monkeypatch.setattr(module, "run_all", lambda configs, store: (results, True))
 
 
-def test_the_demo_ends_with_a_report_where_the_user_is(quick_demo, tmp_path, monkeypatch):
+def test_the_demo_ends_with_a_report_where_the_user_is(gradmix, quick_demo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = gradmix("demo")
-    assert printed.endswith(f"All of it, with charts: {DEMO_REPORT}\n")
+    assert printed.endswith(f"All results, with charts: {DEMO_REPORT}\n")
     assert "<title>gradmix demo</title>" in (tmp_path / DEMO_REPORT).read_text(encoding="utf-8")
 
 
-def test_the_demo_succeeds_where_nothing_can_be_written(quick_demo, tmp_path, monkeypatch):
+def test_the_demo_succeeds_where_nothing_can_be_written(gradmix, quick_demo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkdir(DEMO_REPORT)  # a folder in its place; a test may run as one who may write anywhere
     gradmix("demo")

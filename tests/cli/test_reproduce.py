@@ -1,20 +1,18 @@
 """gradmix reproduce as a user meets it."""
 
 import pytest
-from cli_cases import gradmix, shell
-from result_cases import example
 
 from gradmix.errors import GradMixError
 from gradmix.runs.store import ResultStore
 
 
-def test_the_list_has_tables_and_figures():
+def test_the_list_has_tables_and_figures(gradmix):
     text = gradmix("reproduce", "--list")
     assert "main-er" in text
     assert "approximation-error" in text
 
 
-def test_runs_what_is_needed_once_and_shows_it(tmp_path):
+def test_runs_what_is_needed_once_and_shows_it(gradmix, tmp_path):
     args = ["main-er", "forgetting", "--data", "digits", "--seeds", 0, "--mix", "none", "mixup"]
     args += ["--scale", "small", "--out", tmp_path / "runs", "--to", tmp_path / "pages"]
     text = gradmix("reproduce", *args)
@@ -29,7 +27,7 @@ def test_runs_what_is_needed_once_and_shows_it(tmp_path):
     assert sum(name.endswith(".svg") for name in names) == 2
 
 
-def test_shows_what_there_is_beside_the_paper_without_running(tmp_path):
+def test_shows_what_there_is_beside_the_paper_without_running(shell, example, tmp_path):
     store = ResultStore(tmp_path / "runs").create()
     store.save(example(0.906, data="mnist", mix="none", seed=0))
     args = ["--seeds", 0, "--out", store.path, "--to", tmp_path / "pages", "--no-run"]
@@ -46,19 +44,21 @@ def test_shows_what_there_is_beside_the_paper_without_running(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "there is nothing to reproduce; give names"),
+        ([], "nothing to reproduce; give names"),
         (["main-err"], "unknown reproduction 'main-err'"),
         (["main-er", "--data", "mnits"], "did you mean 'mnist'"),
         (["main-er", "--scale", "tiny"], "unknown scale 'tiny'"),
         (["main-er", "--mix", "cutmixx"], "mix is 'cutmixx', which main-er does not have"),
         (["main-er", "--seeds", "x"], "seeds"),
         (["main-er", "--data", "digits", "--jobs", "0"], "jobs is 0"),
-        (["main-er", "--no-run", "--out", "typo"], "out is 'typo', which is no folder"),
-        (["main-er", "--data", "digits", "--to", __file__], "to is .* is no folder to write to"),
-        (["main-er", "--data", "digits", "--to", f"{__file__}/a/b"], "is no folder to write to"),
+        (["main-er", "--no-run", "--out", "typo"], "out is 'typo', which is not a folder"),
+        (["main-er", "--data", "digits", "--to", __file__], "to is .* is not a writable folder"),
+        (["main-er", "--data", "digits", "--to", f"{__file__}/a/b"], "is not a writable folder"),
     ],
 )
-def test_bad_arguments_are_named_before_anything_is_written(args, message, tmp_path, monkeypatch):
+def test_bad_arguments_are_named_before_anything_is_written(
+    gradmix, args, message, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(GradMixError, match=message):
         gradmix("reproduce", *args)

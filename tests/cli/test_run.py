@@ -4,15 +4,17 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import pytest
-from cli_cases import PROGRAM, gradmix, shell
 from typer.testing import CliRunner
 
-from gradmix.cli import app
+from gradmix.cli.commands import app
 from gradmix.errors import DivergedError, GradMixError
+from gradmix.runs import complete
+from gradmix.runs import run as runs
 from gradmix.runs.config import config_for
 from gradmix.runs.results import load_result
 from gradmix.runs.store import ResultStore
@@ -20,7 +22,7 @@ from gradmix.runs.store import ResultStore
 QUICK = ["run", "--data", "digits", "--epochs", "1"]
 
 
-def test_run_writes_a_result_for_every_seed_and_prints_a_table(tmp_path):
+def test_run_writes_a_result_for_every_seed_and_prints_a_table(gradmix, tmp_path):
     table = gradmix(*QUICK, "--mix", "mixup", "--seeds", "0", "1", "--out", str(tmp_path / "o"))
     files = sorted((tmp_path / "o").glob("digits-er-mixup-seed*.json"))
     assert [load_result(file).config["seed"] for file in files] == [0, 1]
@@ -28,7 +30,7 @@ def test_run_writes_a_result_for_every_seed_and_prints_a_table(tmp_path):
     assert "±" in table
 
 
-def test_options_reach_the_configuration(tmp_path):
+def test_options_reach_the_configuration(gradmix, tmp_path):
     gradmix(
         *QUICK, "--lr", "0.1", "--momentum", "0.5", "--batch-size", "32", "--replay-batch-size",
         "8", "--exemplars", "3", "--alpha", "0.4", "--increments", "4", "6", "--class-order",
@@ -45,7 +47,7 @@ def test_options_reach_the_configuration(tmp_path):
     assert (config["mix"], config["device"]) == ("gradient:cutmix:remix", "cpu")
 
 
-def test_json_output_is_json_and_nothing_else(tmp_path):
+def test_json_output_is_json_and_nothing_else(shell, tmp_path):
     outcome = shell(*QUICK, "--json", "--out", str(tmp_path))
     (summary,) = json.loads(outcome.stdout)
     assert summary["config"]["data"] == "digits"
@@ -53,7 +55,7 @@ def test_json_output_is_json_and_nothing_else(tmp_path):
     assert "task 5/5" in outcome.stderr
 
 
-def test_finished_runs_are_kept_unless_asked_to_repeat(tmp_path):
+def test_finished_runs_are_kept_unless_asked_to_repeat(gradmix, tmp_path):
     gradmix(*QUICK, "--out", str(tmp_path))
     (file,) = tmp_path.glob("digits-*.json")
     before = file.stat().st_mtime_ns
@@ -91,7 +93,7 @@ def test_bad_arguments_are_named_and_nothing_is_written(tmp_path, args, message)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_error_is_one_line_and_exit_code_2(tmp_path):
+def test_an_error_is_one_line_and_exit_code_2(shell, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     outcome = shell(*QUICK, "--out", str(blocked))
@@ -101,13 +103,13 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path):
     assert outcome.stderr.count("\n") == 1
 
 
-def test_a_result_folder_of_another_version_is_refused(tmp_path):
+def test_a_result_folder_of_another_version_is_refused(gradmix, tmp_path):
     (tmp_path / "gradmix.json").write_text('{"format": "gradmix-result", "schema_version": 7}')
     with pytest.raises(GradMixError, match="version 7"):
         gradmix(*QUICK, "--out", str(tmp_path))
 
 
-def test_a_missing_data_set_says_where_it_looked_and_what_would_bring_it(tmp_path):
+def test_a_missing_data_set_says_where_it_looked_and_what_would_bring_it(shell, tmp_path):
     env = {**os.environ, "GRADMIX_DATA": str(tmp_path), "GRADMIX_OFFLINE": "1",
            "XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}  # fmt: skip
     outcome = shell("run", "--data", "mnist", "--out", str(tmp_path / "out"), env=env)
@@ -117,9 +119,9 @@ def test_a_missing_data_set_says_where_it_looked_and_what_would_bring_it(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_ctrl_c_keeps_what_is_finished(tmp_path):
+def test_ctrl_c_keeps_what_is_finished(program, tmp_path):
     args = ["--data", "digits", "--epochs", "3", "--seeds", "0-40", "--out", str(tmp_path)]
-    command = [*PROGRAM, "run", *args]
+    command = [*program, "run", *args]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
     while len(list(tmp_path.glob("digits-*.json"))) < 2 and time.monotonic() < until:
@@ -137,14 +139,14 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
     assert not list(tmp_path.glob("running/*"))
 
 
-def test_a_failure_is_shown_recorded_and_forgotten_when_the_run_succeeds(tmp_path, monkeypatch):
+def test_a_failure_is_shown_and_recorded_until_the_run_succeeds(gradmix, tmp_path, monkeypatch):
     bad = [*QUICK, "--lr", "1e30", "--out", str(tmp_path)]
     with pytest.raises(DivergedError):
         gradmix(*bad)
     store, config = ResultStore(tmp_path), config_for("digits", epochs=1, lr=1e30)
     assert store.find_failure(config).error == "DivergedError"
     good = gradmix_run_of(gradmix(*QUICK, "--json", "--out", str(tmp_path / "other")))
-    monkeypatch.setattr("gradmix.runs.sweep.run", lambda c, *_: good(c))
+    monkeypatch.setattr("gradmix.runs.complete.train", lambda c, *_: good(c))
     gradmix(*bad)
     assert store.find_failure(config) is None
     assert store.find(config) is not None
@@ -159,9 +161,23 @@ def gradmix_run_of(text):
 
 def test_a_run_that_another_process_is_at_is_waited_for(tmp_path, monkeypatch):
     store, config = ResultStore(tmp_path).create(), config_for("digits", epochs=1)
-    claim = store.claim(config)
-    monkeypatch.setattr("time.sleep", lambda _: claim.release() if claim.path.exists() else None)
+    lock = store.lock(config)
+    monkeypatch.setattr("time.sleep", lambda _: lock.release() if lock.path.exists() else None)
     outcome = CliRunner().invoke(app, [*QUICK, "--out", str(tmp_path)])
     assert outcome.exit_code == 0
     assert "waiting for another process" in outcome.stderr
     assert store.find(config) is not None
+
+
+def test_data_and_network_are_built_once_and_without_sweeps(invoke, tmp_path, monkeypatch):
+    calls = []
+
+    def counted(name, function):
+        return lambda *args, **kwargs: (calls.append(name), function(*args, **kwargs))[1]
+
+    for name in ("load_benchmark", "build_method"):
+        monkeypatch.setattr(runs, name, counted(name, getattr(runs, name)))
+    monkeypatch.setattr(complete, "load_benchmark", runs.load_benchmark)
+    monkeypatch.setitem(sys.modules, "gradmix.runs.sweep", None)  # importing it is an error
+    assert invoke(*QUICK, "--out", tmp_path).exit_code == 0
+    assert sorted(calls) == ["build_method", "load_benchmark"]

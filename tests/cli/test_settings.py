@@ -1,24 +1,35 @@
-"""The settings as options: every one of them, for run and sweep alike."""
+"""Settings as options: generated for run and sweep alike."""
 
-from dataclasses import fields
+import re
+import subprocess
+import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradmix.cli.arguments import ManyValues
-from gradmix.cli.settings import SETTINGS, chosen, chosen_lists, with_settings
-from gradmix.runs.config import RunConfig
+from gradmix.cli.settings import (
+    FLAGS,
+    OPTIONS,
+    ManyValues,
+    chosen,
+    chosen_lists,
+    help_of,
+    parse_class_order,
+    parse_options,
+    parse_transforms,
+    with_settings,
+)
+from gradmix.errors import InputError
+from gradmix.settings import RunSettings
 
 
 def test_every_setting_is_an_option():
-    covered = {setting.field for setting in SETTINGS}
-    assert {f.name for f in fields(RunConfig)} - covered == {"data", "seed"}
-    assert len(covered) == len(SETTINGS)
+    assert RunSettings.model_fields.keys() - OPTIONS.keys() == {"data", "seed"}
 
 
 def parse(lists, *args):
-    """What a command with the settings makes of its arguments."""
+    """Return what a command with the settings makes of its arguments."""
     app, seen = typer.Typer(), {}
 
     @app.command(cls=ManyValues)
@@ -31,8 +42,9 @@ def parse(lists, *args):
     return seen
 
 
-def test_one_value_each():
-    given = parse(False, "--own", 3, "--exemplars", 16, "--alpha", 1, "--lr-steps", 1, 2)
+@pytest.mark.parametrize("flag", ["--exemplars", "--exemplars-per-class"])
+def test_one_value_each(flag):
+    given = parse(False, "--own", 3, flag, 16, "--alpha", 1, "--lr-steps", 1, 2)
     assert given == {"own": 3, "exemplars_per_class": 16, "alpha": 1.0, "lr_steps": [1, 2]}
     assert parse(False, "--option", "b=2", "a=1", "--transforms", "none") == {
         "own": 0, "options": (("a", 1.0), ("b", 2.0)), "transforms": (),
@@ -40,7 +52,7 @@ def test_one_value_each():
     assert parse(False) == {"own": 0}
 
 
-def test_lists_of_values_but_for_settings_that_are_lists():
+def test_several_values_except_for_settings_that_are_lists():
     given = parse(
         True, "--mix", "none", "gradmix+", "--alpha", 0.4, 1, "--exemplars", 16, 64, "--own", 1,
         "--class-order", "natural", "3,1,0,2", "--increments", 4, 6, "--option", "alpha=0.3",
@@ -61,6 +73,50 @@ def test_every_option_is_explained(lists):
     app = typer.Typer()
     app.command()(with_settings(lists=lists)(lambda **settings: None))
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "300"}).output
-    for setting in SETTINGS:
-        assert f"--{setting.name.replace('_', '-')} " in text
-        assert setting.help in text
+    for name, setting in OPTIONS.items():
+        for flag in FLAGS.get(name, [f"--{name.replace('_', '-')}"]):
+            assert re.search(rf"{flag}[ ,]", text)
+        assert help_of(setting) in text
+
+
+def test_help_states_the_default():
+    helps = {name: help_of(setting) for name, setting in OPTIONS.items()}
+    assert helps["momentum"] == "Momentum of SGD. Default: 0.9."
+    assert helps["epochs"].endswith("Default: depends on the data set.")
+    assert helps["alpha"].endswith("Default: depends on the mix.")
+    assert helps["memory_total"].endswith("Default: none.")
+    assert helps["analyses"].endswith("Default: none.")
+
+
+def test_settings_need_no_torch():
+    code = "import sys, gradmix.settings, gradmix.cli.settings; "
+    check = "assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code + check], check=True)
+
+
+def test_class_orders():
+    assert parse_class_order("3,1, 0,2") == (3, 1, 0, 2)
+    assert parse_class_order("natural") == "natural"
+    assert parse_class_order(None) is None
+
+
+def test_options_are_numbers_by_name():
+    assert parse_options(None) is None
+    assert parse_options(["beta=2", "alpha=0.5"]) == (("alpha", 0.5), ("beta", 2.0))
+
+
+@pytest.mark.parametrize("text", ["alpha", "alpha=", "alpha=much", "=1x"])
+def test_options_that_are_none(text):
+    with pytest.raises(InputError, match="option is"):
+        parse_options([text])
+
+
+def test_an_option_given_twice_is_refused():
+    with pytest.raises(InputError, match=r"option alpha is given twice, 0\.1 and 0\.5"):
+        parse_options(["alpha=0.1", "beta=1", "alpha=0.5"])
+
+
+def test_transforms():
+    assert parse_transforms(None) is None
+    assert parse_transforms(["none"]) == ()
+    assert parse_transforms(["crop", "flip"]) == ("crop", "flip")

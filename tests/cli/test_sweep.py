@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from cli_cases import gradmix, shell
 from typer.testing import CliRunner
 
-from gradmix.cli import app
+from gradmix.cli.commands import app
 from gradmix.errors import GradMixError
 from gradmix.runs.results import load_result
 from gradmix.runs.store import ResultStore
@@ -14,7 +13,7 @@ from gradmix.runs.store import ResultStore
 QUICK = ["sweep", "--data", "digits", "--epochs", "1"]
 
 
-def test_a_grid_from_flags_with_two_jobs(tmp_path):
+def test_a_grid_from_flags_with_two_jobs(shell, tmp_path):
     outcome = shell(
         *QUICK, "--mix", "none", "mixup", "--seeds", "0-1", "--jobs", 2, "--out", tmp_path
     )
@@ -28,7 +27,7 @@ def test_a_grid_from_flags_with_two_jobs(tmp_path):
     assert outcome.stderr.count("average accuracy") == 4
 
 
-def test_a_file_and_flags_that_replace_what_it_says(tmp_path):
+def test_a_file_and_flags_that_replace_what_it_says(gradmix, tmp_path):
     (tmp_path / "sweep.toml").write_text(
         'data = "digits"\nseeds = "0-4"\n[[grid]]\nmix = ["none", "mixup"]\nepochs = 1\n'
     )
@@ -39,13 +38,13 @@ def test_a_file_and_flags_that_replace_what_it_says(tmp_path):
     ]  # fmt: skip
 
 
-def test_run_and_sweep_share_results(tmp_path):
+def test_run_and_sweep_share_results(gradmix, tmp_path):
     gradmix("run", *QUICK[1:], "--seeds", "0", "1", "--out", tmp_path)
     outcome = CliRunner().invoke(app, [*QUICK, "--seeds", "0-1", "--out", str(tmp_path)])
-    assert "2 runs, 2 of them kept from before; 0 to do" in outcome.stderr
+    assert "2 runs, 2 of them finished earlier; 0 to do" in outcome.stderr
 
 
-def test_json_is_a_line_for_each_run_as_it_ends(tmp_path):
+def test_json_is_a_line_for_each_run_as_it_ends(gradmix, tmp_path):
     args = [*QUICK, "--lr", "0.01", "1e30", "--out", tmp_path, "--json"]
     lines = [json.loads(line) for line in gradmix(*args, expect=1).splitlines()]
     good, bad = lines
@@ -60,7 +59,7 @@ def test_json_is_a_line_for_each_run_as_it_ends(tmp_path):
     assert again == ["kept", "failed"]
 
 
-def test_failures_have_exit_code_1_and_say_what_to_do(tmp_path):
+def test_failures_have_exit_code_1_and_say_what_to_do(gradmix, tmp_path):
     outcome = CliRunner().invoke(app, [*QUICK, "--lr", "1e30", "--out", str(tmp_path)])
     assert outcome.exit_code == 1
     assert "failed: DivergedError: training diverged" in outcome.stderr
@@ -75,7 +74,7 @@ def test_failures_have_exit_code_1_and_say_what_to_do(tmp_path):
     assert (failure["error"], failure["config"]["lr"]) == ("DivergedError", 1e30)
 
 
-def test_combinations_without_meaning(tmp_path):
+def test_combinations_without_meaning(gradmix, tmp_path):
     args = [
         *QUICK,
         "--method",
@@ -92,7 +91,7 @@ def test_combinations_without_meaning(tmp_path):
     assert not (tmp_path / "o").exists()
     outcome = CliRunner().invoke(app, [*map(str, args), "--skip-impossible"])
     assert outcome.exit_code == 0
-    assert "left out: data digits, method finetune, mix gradmix: mix has" in outcome.stderr
+    assert "skipped: data digits, method finetune, mix gradmix: mix has" in outcome.stderr
     assert len(ResultStore(tmp_path / "o").results()) == 3
     outcome = CliRunner().invoke(app, [*map(str, args), "--skip-impossible", "--json"])
     first, *others = map(json.loads, outcome.stdout.splitlines())
@@ -115,7 +114,7 @@ def test_combinations_without_meaning(tmp_path):
         (["absent.toml"], "absent.toml cannot be read"),
     ],
 )
-def test_bad_arguments_are_named_and_nothing_is_written(tmp_path, args, message):
+def test_bad_arguments_are_named_and_nothing_is_written(gradmix, tmp_path, args, message):
     with pytest.raises(GradMixError, match=message):
         gradmix("sweep", *args, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()

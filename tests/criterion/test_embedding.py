@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gradmix.criterion import embed, evaluating, find_head
-from gradmix.criterion.embedding import embeddings_of
+from gradmix.criterion.embedding import embed_rows
 from gradmix.errors import InputError
 from gradmix.models import MLP
 
@@ -34,7 +34,7 @@ def test_more_samples_than_one_pass_takes(monkeypatch):
     x = torch.rand(8, 4)
     assert torch.allclose(embed(model, model.head, x, torch.zeros(8)).logits, model(x))
     order = torch.randperm(8)
-    fetched = embeddings_of(model, model.head, x.__getitem__, order)
+    fetched = embed_rows(model, model.head, x.__getitem__, order)
     assert torch.allclose(fetched, model.features(x[order]))
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from criterion_cases import cases, make_case, ratios
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -20,11 +19,12 @@ from gradmix.criterion import (
     sample_scores,
 )
 from gradmix.criterion import scores as scores_module
+from gradmix.criterion.pair_tables import PairTable
 from gradmix.criterion.reference import reference_pair_table
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.types import PairTable
 
 pairings = st.sampled_from(PAIRINGS)
+ratios = st.one_of(st.sampled_from([0.0, 1.0, 0.5]), st.floats(0, 1))
 averages = st.sampled_from(["sample", "class"])
 
 
@@ -68,17 +68,19 @@ def assert_same_scores(ours, theirs, rtol=1e-9):
     assert (ours.scores - theirs.scores).abs().max() <= rtol * size
 
 
-@given(cases, pairings, averages)
+@given(st.data(), pairings, averages)
 @settings(max_examples=150, deadline=None)
-def test_closed_form_equals_the_reference(case, pairing, average):
+def test_closed_form_equals_the_reference(cases, data, pairing, average):
+    case = data.draw(cases)
     args = (case.exemplars, case.remembered, case.lam)
     options = {"bias": case.head.bias is not None, "pairing": pairing, "average": average}
     assert_same_scores(pair_table(*args, **options), reference_pair_table(*args, **options))
 
 
-@given(cases, pairings, averages)
+@given(st.data(), pairings, averages)
 @settings(max_examples=60, deadline=None)
-def test_closed_form_and_reference_equal_autograd(case, pairing, average):
+def test_closed_form_and_reference_equal_autograd(cases, data, pairing, average):
+    case = data.draw(cases)
     args = (case.exemplars, case.remembered, case.lam)
     options = {"bias": case.head.bias is not None, "pairing": pairing, "average": average}
     truth = autograd_scores(case, pairing, average)
@@ -86,9 +88,11 @@ def test_closed_form_and_reference_equal_autograd(case, pairing, average):
     assert_same_scores(reference_pair_table(*args, **options), truth)
 
 
-@given(cases, pairings)
+@given(st.data(), pairings)
 @settings(max_examples=60, deadline=None)
-def test_single_precision_is_near_double(case, pairing):
+def test_single_precision_is_near_double(cases, data, pairing):
+    case = data.draw(cases)
+
     def single(samples):
         return Exemplars(samples.embeddings.float(), samples.logits.float(), samples.labels)
 
@@ -101,10 +105,11 @@ def test_single_precision_is_near_double(case, pairing):
     assert (ours.scores - double.scores).abs().max() <= 1e-5 * size * logit_size
 
 
-@given(cases, st.integers(0, 2**31), pairings)
+@given(st.data(), st.integers(0, 2**31), pairings)
 @settings(max_examples=60, deadline=None)
-def test_renaming_the_classes_permutes_the_table(case, seed, pairing):
+def test_renaming_the_classes_permutes_the_table(cases, data, seed, pairing):
     """Outputs and labels renamed together: the same scores under the new names."""
+    case = data.draw(cases)
     X, z, y = case.exemplars
     outputs = z.shape[1]
     rename = torch.randperm(outputs, generator=torch.Generator().manual_seed(seed))
@@ -120,9 +125,10 @@ def test_renaming_the_classes_permutes_the_table(case, seed, pairing):
     assert difference.abs().max() <= 1e-9 * before.scores.abs().max().clamp(min=1)
 
 
-@given(cases)
+@given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_negative_and_optimal_are_what_they_say(case):
+def test_negative_and_optimal_are_what_they_say(cases, data):
+    case = data.draw(cases)
     table = pair_table(case.exemplars, case.remembered, case.lam)
     for a in range(len(table.classes)):
         for b in range(len(table.classes)):
@@ -148,7 +154,7 @@ def test_scores_of_another_shape_are_refused():
         PairTable.from_scores(torch.arange(2), torch.zeros(2, 3))
 
 
-def test_ratio_one_and_zero_are_the_unmixed_gradients():
+def test_ratio_one_and_zero_are_the_unmixed_gradients(make_case):
     """Theorem of the paper: at λ = 1 the gradient is that of the first sample, at 0 the other's."""
     case = make_case([1, 1, 1], 4, 0, 1.0, 1.0, True, 3)
     X, z, y = case.exemplars
@@ -177,7 +183,7 @@ def test_score_by_hand():
     assert table.optimal.tolist() == [0, 0]
 
 
-def test_one_to_one_takes_the_next_exemplar_cyclically():
+def test_one_to_one_takes_the_next_exemplar_cyclically(make_case):
     """Unequal classes: exemplar k of the first with k + 1 of the second, for k below the larger."""
     case = make_case([3, 2], 3, 0, 1.0, 0.3, True, 0)
     X, _, y = case.exemplars
@@ -194,19 +200,19 @@ def test_one_to_one_takes_the_next_exemplar_cyclically():
 
 @pytest.mark.parametrize("block", [1, 5, 30])
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_blocks_do_not_change_the_scores(pairing, block):
+def test_blocks_do_not_change_the_scores(pairing, block, make_case):
     case = make_case([4, 3, 5], 3, 1, 1.0, 0.3, True, 1)
     both, lams = (case.exemplars, case.remembered), [case.lam, 0.8]
     for whole, blocked in zip(
-        pair_tables(*both, lams, pairing=pairing),
-        pair_tables(*both, lams, pairing=pairing, block=block),
+        pair_tables(*both, lams, pairing=pairing).tables,
+        pair_tables(*both, lams, pairing=pairing, block=block).tables,
         strict=True,
     ):
         assert torch.allclose(whole.scores, blocked.scores)
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_a_block_bounds_how_many_scores_are_computed_at_once(monkeypatch, pairing):
+def test_a_block_bounds_how_many_scores_are_computed_at_once(monkeypatch, pairing, make_case):
     case = make_case([4, 3, 5], 3, 1, 1.0, 0.3, True, 1)
     sizes, original = [], scores_module.sample_scores
 
@@ -240,7 +246,7 @@ def test_underflow_of_the_normaliser_is_repaired(monkeypatch):
     assert sum(repaired) == 2  # the guard was what made it right
 
 
-def test_predicted_change_of_the_memorys_loss_is_the_actual_one_to_first_order():
+def test_predicted_change_of_the_memorys_loss_is_the_actual_one_to_first_order(make_case):
     """Eq. 1: after a step η on one mixed sample the memory's loss falls by η times the score."""
     case = make_case([4, 4, 4], 5, 0, 0.5, 0.35, True, 7)
     X, _, y = case.exemplars
@@ -270,23 +276,24 @@ def test_predicted_change_of_the_memorys_loss_is_the_actual_one_to_first_order()
         assert errors[1] < 1e-2 * 1e-4 * abs(float(score[i, j])) + 1e-12
 
 
-@given(cases, st.lists(ratios, min_size=1, max_size=4), pairings)
+@given(st.data(), st.lists(ratios, min_size=1, max_size=4), pairings)
 @settings(max_examples=60, deadline=None)
-def test_several_ratios_at_once_are_the_same_as_one_by_one(case, several, pairing):
-    tables = pair_tables(case.exemplars, case.remembered, several, pairing=pairing)
+def test_several_ratios_at_once_are_the_same_as_one_by_one(cases, data, several, pairing):
+    case = data.draw(cases)
+    tables = pair_tables(case.exemplars, case.remembered, several, pairing=pairing).tables
     for lam, table in zip(several, tables, strict=True):
         alone = pair_table(case.exemplars, case.remembered, lam, pairing=pairing)
         assert_same_scores(table, alone)
 
 
 @pytest.mark.parametrize("lam", [-0.1, 1.1, float("nan")])
-def test_ratios_outside_0_and_1_are_refused(lam):
+def test_ratios_outside_0_and_1_are_refused(lam, make_case):
     case = make_case([2, 2], 2, 0, 1.0, 0.5, True, 0)
     with pytest.raises(InputError, match="lam is"):
         pair_table(case.exemplars, case.remembered, lam)
 
 
-def test_unknown_names_and_an_empty_memory_are_refused():
+def test_unknown_names_and_an_empty_memory_are_refused(make_case):
     case = make_case([2, 2], 2, 0, 1.0, 0.5, True, 0)
     with pytest.raises(UnknownNameError, match="one-to-one"):
         pair_table(case.exemplars, case.remembered, 0.5, pairing="one-to-on")

@@ -1,67 +1,118 @@
-"""Pairs judged anew each epoch, as the mixer asks for it."""
+"""The selector: harmful pairs, once per epoch, from a model and a pool."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
-from mixer_cases import (
-    NEW_Y,
-    OUTPUTS,
-    ROWS,
-    SIZE,
-    FixedHost,
-    X,
-    Y,
-    batch_norm_model,
-    global_state,
-    make_mixer,
-    mix_given,
-    mix_one,
-    reference,
-)
 from torch import nn
 
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.criterion import PairSelector, PairTables
+from gradmix.data.pool import Normalise, Pool
+from gradmix.errors import InputError
 from gradmix.mixing.gradmix import GradMix
+from gradmix.settings import CriterionSettings
+from gradmix.types import Samples
+
+OUTPUTS = 8
+Y = torch.tensor([4, 6, 4] * 5 + [4, 4] + [1, 1, 1, 1, 2, 2])  # 12 of class 4, 5 of 6, then memory
+NEW, SIZE = 17, 23
+X = torch.eye(SIZE)
 
 
-@pytest.mark.parametrize("recipe", ["gradmix", "gradient-keep-original:linear:proportional"])
-def test_an_empty_memory_gives_no_table_and_no_mix(recipe):
-    mixer = make_mixer(recipe, memory=None)
-    mixer.refresh(nn.Linear(SIZE, OUTPUTS))
-    assert mixer.pairs is None
-    assert mix_given(mixer, X[:3], NEW_Y[:3]).targets.tolist() == NEW_Y[:3].tolist()
-    assert mixer._pool.asked == []
+class RecordingPool(Pool):
+    """A pool that notes which samples it was asked for."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.asked = []
+
+    def inputs(self, index):
+        self.asked.append(index.tolist())
+        return super().inputs(index)
 
 
-@pytest.mark.parametrize("recipe", [None, "mixup", "remix", "cutmix", "balanced-mixup"])
-def test_without_gradients_the_model_is_never_asked(recipe):
-    mixer = make_mixer(recipe)
-    mixer.refresh(nn.Identity())  # has no head and would be refused
-    assert mixer.pairs is None
-    assert mixer._host.asked == []
+class FixedHost:
+    """A generator of scalars that always returns the same ratio and notes what it was asked."""
+
+    def __init__(self, lam=0.3):
+        self.lam, self.asked = lam, []
+
+    def beta(self, a, b):
+        self.asked.append((a, b))
+        return self.lam
+
+
+def make_selector(tables=1, host=None, memory=True, y=Y, **settings):
+    selector = PairSelector(
+        CriterionSettings(**settings),
+        tables=tables,
+        ratio=(1.0, 1.0),
+        host=FixedHost() if host is None else host,
+        generator=torch.Generator().manual_seed(1),
+    )
+    old = Samples(X[NEW:], y[NEW:]) if memory else None
+    pool = RecordingPool(Samples(X[:NEW], y[:NEW]), old, Normalise([0.0], [1.0]))
+    selector.begin_task(pool, OUTPUTS)
+    return selector
+
+
+@pytest.fixture
+def model(batch_norm_model):
+    return batch_norm_model(SIZE, OUTPUTS)
+
+
+def refreshed(model, **settings):
+    selector = make_selector(**settings)
+    selector.refresh(model, model[-1])
+    return selector
+
+
+def test_an_empty_memory_gives_no_pairs(model):
+    selector = refreshed(model, memory=False)
+    assert selector.pairs is None
+    assert selector.negative_rate is None
+    assert selector.tables == ()
+    assert selector._pool.asked == []
+
+
+def test_a_selector_without_tables_never_asks_the_model():
+    selector = make_selector(tables=0)
+    selector.refresh(nn.Identity(), None)  # it has no head and would be refused
+    assert selector.pairs is None
+    assert selector._host.asked == []
 
 
 @pytest.mark.parametrize("average", ["sample", "class"])
-def test_refresh_is_algorithm_1(average):
-    model, host = batch_norm_model(), FixedHost(0.3)
-    mixer = make_mixer("gradmix", host=host, pairing="all-pairs", average=average)
-    mixer.refresh(model)
-    expected = reference(model, 0.3, average)
-    assert mixer.pairs.classes.tolist() == [1, 2, 4, 6]
-    torch.testing.assert_close(mixer.pairs.scores, expected.scores)
-    assert torch.equal(mixer.pairs.negative, expected.negative)
-    assert torch.equal(mixer.pairs.optimal, expected.optimal)
-    assert host.asked == [("beta", 1.0, 1.0)]
+def test_refresh_is_algorithm_1(model, average, reference_table):
+    host = FixedHost(0.3)
+    selector = refreshed(model, host=host, pairing="all-pairs", average=average)
+    expected = reference_table(model, X, Y, NEW, 0.3, average)
+    (table,) = selector.tables
+    assert table.classes.tolist() == [1, 2, 4, 6]
+    torch.testing.assert_close(table.scores, expected.scores)
+    assert torch.equal(table.negative, expected.negative)
+    assert torch.equal(table.optimal, expected.optimal)
+    assert selector.negative_rate == expected.negative_rate
+    assert host.asked == [(1.0, 1.0)]
 
 
-def test_refresh_leaves_the_model_and_the_global_generators_as_they_were():
-    model = batch_norm_model().train()
+def test_several_tables_cover_the_ratios_evenly(model, reference_table):
+    host = FixedHost()
+    selector = refreshed(model, tables=4, host=host, pairing="all-pairs")
+    for table, lam in zip(selector.tables, (0.125, 0.375, 0.625, 0.875), strict=True):
+        expected = reference_table(model, X, Y, NEW, lam)
+        torch.testing.assert_close(table.scores, expected.scores)
+    assert host.asked == []
+
+
+def test_refresh_leaves_the_model_and_the_global_generators_unchanged(model, global_state):
+    model.train()
     model[1].eval()  # a user's frozen BatchNorm stays frozen
     modes = [module.training for module in model.modules()]
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    before = copy.deepcopy(model.state_dict())
     randomness = global_state()
-    mixer = make_mixer("gradmix")
-    mixer.refresh(model)
-    mix_one(mixer, ROWS)
+    refreshed(model)
     assert global_state() == randomness
     assert [module.training for module in model.modules()] == modes
     for name, value in model.state_dict().items():
@@ -71,51 +122,120 @@ def test_refresh_leaves_the_model_and_the_global_generators_as_they_were():
 
 
 @pytest.mark.parametrize(("limit", "of_4", "of_6"), [(1, 1, 1), (5, 5, 5), (7, 7, 5), (99, 12, 5)])
-def test_refresh_draws_a_few_new_samples_and_the_whole_memory(limit, of_4, of_6):
-    mixer = make_mixer("gradmix", exemplars_per_class=limit)
-    mixer.refresh(batch_norm_model())
-    (asked,) = mixer._pool.asked
+def test_refresh_draws_a_few_new_samples_and_the_whole_memory(model, limit, of_4, of_6):
+    selector = refreshed(model, criterion_exemplars=limit)
+    (asked,) = selector._pool.asked
     assert len(set(asked)) == len(asked)
-    assert sorted(k for k in asked if k >= 17) == list(range(17, SIZE))
+    assert sorted(k for k in asked if k >= NEW) == list(range(NEW, SIZE))
     labels = Y[torch.tensor(asked)]
     assert (int((labels == 4).sum()), int((labels == 6).sum())) == (of_4, of_6)
 
 
-def test_every_refresh_draws_other_exemplars():
-    mixer = make_mixer("gradmix", exemplars_per_class=3)
+def test_every_refresh_draws_other_exemplars(model):
+    selector = make_selector(criterion_exemplars=3)
     for _ in range(60):
-        mixer.refresh(batch_norm_model())
-    drawn = {k for asked in mixer._pool.asked for k in asked}
-    assert drawn == set(range(SIZE))
-    assert mixer._pool.asked[0] != mixer._pool.asked[1]
+        selector.refresh(model, model[-1])
+    asked = selector._pool.asked
+    assert {k for rows in asked for k in rows} == set(range(SIZE))
+    assert asked[0] != asked[1]
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "name"),
+    ("settings", "name"),
     [
-        ({"exemplars_per_class": 0}, InputError, "exemplars_per_class is 0"),
-        ({"pairing": "one-to-on"}, UnknownNameError, "did you mean 'one-to-one'"),
-        ({"average": "samples"}, UnknownNameError, "did you mean 'sample'"),
+        ({"criterion_exemplars": 0}, "criterion_exemplars is 0"),
+        ({"pairing": "one-to-on"}, "did you mean 'one-to-one'"),
+        ({"average": "samples"}, "did you mean 'sample'"),
+        ({"criterion": "exakt"}, "did you mean 'exact'"),
     ],
 )
-def test_bad_settings_are_refused(settings, error, name):
-    with pytest.raises(error, match=name):
-        make_mixer("gradmix", **settings)
-    with pytest.raises(error, match=name):
+def test_bad_settings_are_refused(settings, name):
+    with pytest.raises(InputError, match=name):
+        make_selector(**settings)
+    with pytest.raises(InputError, match=name):
         GradMix(**settings)
 
 
-@pytest.mark.parametrize("criterion", ["exact", "clusters"])
-def test_decisions_do_not_depend_on_the_block(criterion):
-    found = []
-    for block in (None, 3):
-        mixer = make_mixer("gradmix+", criterion=criterion, block=block)
-        mixer.refresh(batch_norm_model())
-        found.append(mixer.plan(Y[ROWS][None], ROWS[None]).mixing[0].partners)
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
-
-
 def test_a_block_of_nothing_is_refused():
-    with pytest.raises(InputError, match="block is 0"):
-        make_mixer("gradmix+", block=0)
+    with pytest.raises(InputError, match="criterion_block is 0"):
+        make_selector(criterion_block=0)
+
+
+def decisions(selector):
+    """S⁻ and S* of every pair of classes, for every table."""
+    classes = torch.tensor([1, 2, 4, 6])
+    own, other = torch.cartesian_prod(classes, classes).unbind(1)
+    which = torch.arange(selector.pairs.number)[:, None]
+    own, other = (labels.repeat(len(which), 1) for labels in (own, other))
+    everywhere = torch.ones_like(own, dtype=torch.bool)
+    return torch.stack(
+        [
+            selector.pairs.harmful(which, own, other).long(),
+            selector.pairs.best(which, own, everywhere),
+        ]
+    )
+
+
+@pytest.mark.parametrize("criterion", ["exact", "clusters"])
+def test_decisions_do_not_depend_on_the_block(model, criterion):
+    whole, blocked = (
+        refreshed(model, tables=8, criterion=criterion, criterion_block=block)
+        for block in (None, 3)
+    )
+    assert torch.equal(decisions(whole), decisions(blocked))
+    assert whole.negative_rate == blocked.negative_rate
+
+
+def test_few_classes_have_the_same_decisions_with_and_without_full_tables(model):
+    exact, searched = (
+        refreshed(model, tables=8, criterion=criterion) for criterion in ("exact", "clusters")
+    )
+    assert isinstance(exact.pairs, PairTables)
+    assert not isinstance(searched.pairs, PairTables)
+    assert torch.equal(decisions(exact), decisions(searched))
+
+
+# --- state ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("criterion", ["exact", "clusters"])
+@pytest.mark.parametrize("tables", [1, 8])
+def test_state_round_trip(model, criterion, tables, assert_same):
+    selector = refreshed(model, tables=tables, criterion=criterion, host=np.random.default_rng(0))
+    again = make_selector(tables=tables, criterion=criterion)
+    again.load_state_dict(copy.deepcopy(selector.state_dict()))
+    assert_same(again.state_dict(), selector.state_dict())
+    assert torch.equal(decisions(again), decisions(selector))
+
+
+def test_the_state_without_pairs_is_empty(model):
+    selector = make_selector()
+    assert selector.state_dict() == {}
+    again = refreshed(model)
+    again.load_state_dict({})
+    assert again.pairs is None
+
+
+@pytest.mark.parametrize("criterion", ["exact", "clusters"])
+def test_pairs_of_other_classes_are_refused(model, criterion):
+    state = refreshed(model, criterion=criterion).state_dict()
+    other = make_selector(criterion=criterion, y=torch.where(Y == 6, 7, Y))
+    with pytest.raises(InputError, match="other classes"):
+        other.load_state_dict(state)
+    assert other.pairs is None
+
+
+@pytest.mark.parametrize("criterion", ["exact", "clusters"])
+def test_another_number_of_tables_is_refused(model, criterion):
+    state = refreshed(model, tables=8, criterion=criterion).state_dict()
+    other = make_selector(tables=4, criterion=criterion)
+    with pytest.raises(InputError, match="8 tables are saved, not 4"):
+        other.load_state_dict(state)
+    assert other.pairs is None
+
+
+def test_an_unknown_search_is_refused(model):
+    state = refreshed(model, criterion="clusters").state_dict()
+    state["on_demand"]["search"] = "clustre"
+    with pytest.raises(InputError, match="clusters"):
+        make_selector(criterion="clusters").load_state_dict(state)

@@ -62,7 +62,7 @@ def test_hold_out_refuses(count: Any) -> None:
 
 
 def test_hold_out_twice_is_refused() -> None:
-    with pytest.raises(InputError, match="2 samples are held out already"):
+    with pytest.raises(InputError, match="2 samples are already held out"):
         toy().hold_out(2).hold_out(1)
 
 
@@ -82,7 +82,7 @@ def test_hold_out_twice_is_refused() -> None:
         ({"test": Samples(images(3), torch.tensor([0, 1, -1]))}, "label -1 in row 2; .* 0 to 2"),
         (
             {"test": Samples(images(3).repeat(1, 3, 1, 1), torch.arange(3))},
-            "test.x .* must be alike",
+            "test.x .* the same form",
         ),
         ({"validation": Samples(images(1), torch.tensor([9]))}, "validation.y holds label 9"),
         ({"mean": (0.0, 0.0)}, r"mean is \(0.0, 0.0\); it must be 1 finite"),
@@ -211,7 +211,7 @@ BAD_ROWS = np.array([[0, 0], [0, math.nan], [math.inf, 0]], dtype=np.float32)
         ([[0.0], [1.0, 2.0]], [0, 1], "x_train is not a rectangular array"),
         (X, [0, 1], "y_train has 2 labels and x_train 3 samples"),
         (X, [0.0, 1.0, 2.0], "y_train is of type float64, such as .*0.0.*must be integers"),
-        (X, ["cat", "dog", "cow"], "y_train is of type <U3, .*names go into class_names"),
+        (X, ["cat", "dog", "cow"], "y_train is of type <U3, .*names belong into class_names"),
         (X, [True, False, True], "y_train is of type bool"),
         (X, [0, -1, 2], "y_train holds label -1 in row 1; with 3 classes"),
         (X, [[0], [1], [2]], r"y_train is torch.int64 of shape \(3, 1\)"),

@@ -64,14 +64,16 @@ def test_truncated_gzip_is_refused(idx_bytes: Build, data: st.DataObject) -> Non
 @pytest.mark.parametrize("packed", [False, True])
 def test_trailing_byte_is_refused(idx_bytes: Build, packed: bool) -> None:
     content = idx_bytes((2, 2), b"abcd") + b"e"
-    with pytest.raises(CorruptFileError, match=r"promises 4 bytes of shape \(2, 2\), more follow"):
+    with pytest.raises(
+        CorruptFileError, match=r"announces 4 bytes of shape \(2, 2\), but more follow"
+    ):
         read_bytes(gzip.compress(content) if packed else content)
 
 
 def test_flipped_byte_in_gzip_is_refused(idx_bytes: Build) -> None:
     content = bytearray(gzip.compress(idx_bytes((1000,), bytes(1000))))
     content[-8] ^= 1  # in the checksum
-    with pytest.raises(CorruptFileError, match="gzip wrapper is damaged"):
+    with pytest.raises(CorruptFileError, match="gzip data are damaged"):
         read_bytes(bytes(content))
 
 

@@ -48,7 +48,7 @@ def test_new_then_memory_in_one_range():
     pool = Pool(NEW, OLD, SAME)
     assert (len(pool), pool.num_new, pool.input_shape) == (5, 3, (1,))
     assert pool.y.tolist() == [5, 4, 5, 0, 1]
-    assert pool.images(torch.arange(5)).flatten().tolist() == [10, 11, 12, 20, 21]
+    assert pool.inputs(torch.arange(5)).flatten().tolist() == [10, 11, 12, 20, 21]
 
 
 @pytest.mark.parametrize("memory", [None, Samples(torch.empty(0), torch.empty(0).long())])
@@ -66,7 +66,7 @@ def test_an_empty_memory_does_not_turn_stored_images_into_floats():
         seen.append(x.dtype)
         return x
 
-    Pool(images, Samples(torch.empty(0), torch.empty(0).long()), SAME, [look]).views(images.y)
+    Pool(images, Samples(torch.empty(0), torch.empty(0).long()), SAME, [look]).augmented(images.y)
     assert seen == [torch.uint8]
 
 
@@ -74,8 +74,8 @@ def test_asking_for_images_leaves_the_stored_ones():
     pool = Pool(NEW, OLD, Normalise([1.0], [2.0]))
     index = torch.tensor([4, 0, 4])
     expected = [(21 - 1) / 2, (10 - 1) / 2, (21 - 1) / 2]
-    assert pool.images(index).flatten().tolist() == expected
-    assert pool.images(index).flatten().tolist() == expected
+    assert pool.inputs(index).flatten().tolist() == expected
+    assert pool.inputs(index).flatten().tolist() == expected
     assert NEW.x.flatten().tolist() == [10, 11, 12]
 
 
@@ -98,8 +98,8 @@ def test_inputs_kept_are_those_worked_out_each_time(index, mean, std, dtype):
     rows = torch.tensor(index, dtype=torch.int64)
     assert small._stored.gather(rows).dtype == torch.float32
     assert large._stored.gather(rows).dtype == dtype
-    assert torch.equal(small.images(rows), large.images(rows))
-    assert torch.equal(small.views(rows), large.views(rows))
+    assert torch.equal(small.inputs(rows), large.inputs(rows))
+    assert torch.equal(small.augmented(rows), large.augmented(rows))
 
 
 @settings(deadline=None, max_examples=25)
@@ -121,9 +121,9 @@ def test_views_are_transformed_and_images_are_not():
     generator = torch.Generator().manual_seed(0)
     pool = Pool(Samples(x, torch.zeros(64).long()), None, SAME, [plus_one, plus_one], generator)
     index = torch.arange(64)
-    assert set(pool.views(index).flatten().tolist()) == {2.0, 3.0, 4.0}
+    assert set(pool.augmented(index).flatten().tolist()) == {2.0, 3.0, 4.0}
     assert set(pool.batch(index).x.flatten().tolist()) == {2.0, 3.0, 4.0}
-    assert pool.images(index).sum() == 0
+    assert pool.inputs(index).sum() == 0
     assert not pool.one_gather
 
 
@@ -159,8 +159,8 @@ def test_streamed_and_stored_samples_together(streamed):
     files, pool = streamed
     assert pool.input_shape == (1, 1, 1)
     index = torch.tensor([7, 3, 0, 6, 3])
-    assert pool.images(index).flatten().tolist() == [100, 3, 0, 100, 3]
-    assert pool.images(torch.tensor([6, 7])).flatten().tolist() == [100, 100]
+    assert pool.inputs(index).flatten().tolist() == [100, 3, 0, 100, 3]
+    assert pool.inputs(torch.tensor([6, 7])).flatten().tolist() == [100, 100]
     assert pool.batch(index).y.tolist() == [0, 1, 1, 0, 1]
     assert files.direct[0] == [3, 0, 3]
     assert not pool.one_gather
@@ -170,9 +170,9 @@ def test_what_is_expected_is_read_ahead_and_once(streamed):
     files, pool = streamed
     first, second = torch.tensor([4, 1]), torch.tensor([0, 5])
     pool.expect([first, second])
-    assert pool.images(torch.cat([first, torch.tensor([6])])).flatten().tolist() == [4, 1, 100]
-    assert pool.images(first).flatten().tolist() == [4, 1]  # asked for again in the same step
-    assert pool.images(torch.tensor([2])).flatten().tolist() == [2]  # a partner from outside
-    assert pool.images(torch.cat([second, torch.tensor([7])])).flatten().tolist() == [0, 5, 100]
+    assert pool.inputs(torch.cat([first, torch.tensor([6])])).flatten().tolist() == [4, 1, 100]
+    assert pool.inputs(first).flatten().tolist() == [4, 1]  # asked for again in the same step
+    assert pool.inputs(torch.tensor([2])).flatten().tolist() == [2]  # a partner from outside
+    assert pool.inputs(torch.cat([second, torch.tensor([7])])).flatten().tolist() == [0, 5, 100]
     assert files.ahead == [[4, 1], [0, 5]]
     assert files.direct == [[2]]

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from gradmix.data.image_folders.decode import ImageFiles
-from gradmix.data.image_folders.source import FileTree
+from gradmix.data.image_folders.source import FileSource
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, InputError
 
@@ -46,7 +46,7 @@ def images(request: pytest.FixtureRequest, tmp_path: Path) -> StreamedImages:
         with zipfile.ZipFile(path, "w") as archive:
             for name, content in files.items():
                 archive.writestr(name, content)
-    return StreamedImages(ImageFiles(FileTree(path), [*NAMES, "bad.png"], (3, 6, 5)))
+    return StreamedImages(ImageFiles(FileSource(path), [*NAMES, "bad.png"], (3, 6, 5)))
 
 
 def workers() -> int:
@@ -125,7 +125,7 @@ def test_left_early_and_two_at_once(images: StreamedImages) -> None:
 
 
 def test_workers_end_with_the_images(images: StreamedImages) -> None:
-    path = images.files.tree
+    path = images.files.source
     own = StreamedImages(ImageFiles(path, NAMES, (3, 6, 5)))
     list(own.split(20, workers=1))
     assert workers() == 1
@@ -146,7 +146,7 @@ def test_a_bad_file_is_named(images: StreamedImages, count: int) -> None:
 
 
 def test_a_vanished_file_is_named(tmp_path: Path) -> None:
-    images = StreamedImages(ImageFiles(FileTree(tmp_path), ["gone.png"], (3, 6, 5)))
+    images = StreamedImages(ImageFiles(FileSource(tmp_path), ["gone.png"], (3, 6, 5)))
     with pytest.raises(CorruptFileError, match=r"gone\.png"):
         images.index_select(0, torch.tensor([0]))
 

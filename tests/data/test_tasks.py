@@ -147,7 +147,7 @@ def test_class_without_training_samples() -> None:
 def test_task_without_test_samples() -> None:
     x = np.zeros((2, 1), dtype=np.float32)
     data = from_arrays(x, [0, 1], x[:1], [0])
-    with pytest.raises(InputError, match=r"task 2 \(classes \[1\]\) has nothing to be evaluated"):
+    with pytest.raises(InputError, match=r"task 2 \(classes \[1\]\) has no samples to evaluate on"):
         split_into_tasks(data, 1)
 
 
@@ -155,7 +155,7 @@ def test_every_class_needs_something_to_be_evaluated_on() -> None:
     data = digits()
     chosen = data.test.y != 3
     less = replace(data, test=Samples(data.test.x[chosen], data.test.y[chosen]))
-    with pytest.raises(InputError, match=r"task 2 has nothing to evaluate its classes \[3\] on"):
+    with pytest.raises(InputError, match=r"task 2 has no samples to evaluate classes \[3\] on"):
         split_into_tasks(less, 2)
 
 
@@ -189,15 +189,15 @@ WIDE = Samples(torch.zeros(1, 2), torch.tensor([1]))
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        ([], "tasks is empty"),
-        ([(rows(), rows(0))], r"tasks\[0\] has no training samples: an empty task"),
+        ([], "at least one task"),
+        ([(rows(), rows(0))], r"tasks\[0\] has no train samples"),
         ([(rows(0), rows())], r"tasks\[0\] has no test samples"),
         ([(rows(0, 1), rows(0)), (rows(1, 2), rows(2))], r"tasks\[1\] holds \[1\] .* two tasks"),
         ([(rows(0, 2), rows(0))], r"holds classes \[0, 2\]; .* must be \[0, 1\]"),
         ([(rows(1), rows(1))], r"holds classes \[1\]; .* must be \[0\]"),
         ([(rows(0), rows(0)), (rows(1), rows(0))], r"tests on \[0\], .* not among its \[1\]"),
         ([(rows(-1), rows(0))], r"tasks\[0\] train.y holds label -1"),
-        ([(rows(0), rows(0)), (WIDE, WIDE)], r"tasks\[1\] holds .* must be alike"),
+        ([(rows(0), rows(0)), (WIDE, WIDE)], r"tasks\[1\] holds .* the same form"),
         ([(Samples(torch.zeros(1, 1), torch.zeros(1)), rows(0))], "train.y is torch.float32"),
     ],
 )

@@ -97,7 +97,11 @@ def test_without_words_the_wnids_are_names(tmp_path: Path) -> None:
         ("train/n03/images/n03_9.JPEG", jpeg(0), "train/n03/images: has 3 images"),
         ("train/n03/images/n03_1.JPEG", jpeg(1)[:900], r"n03_1.JPEG: .*\(1 of 6 images"),
         ("train/n03/images/n03_1.JPEG", b"", "n03_1.JPEG: not an image file"),
-        ("train/n03/images/n03_1.JPEG", jpeg(1, side=32), "n03_1.JPEG: it is 32x32 and should be"),
+        (
+            "train/n03/images/n03_1.JPEG",
+            jpeg(1, side=32),
+            "n03_1.JPEG: the image is 32x32; expected",
+        ),
         ("val/images/val_2.JPEG", None, "val_2.JPEG: missing, by line 3 of .*val_annotations.txt"),
         ("val/val_annotations.txt", b"val_0.JPEG\tn09\t0\n", "line 1 has class 'n09'"),
         ("val/val_annotations.txt", b"val_0.JPEG\n", "line 1 has class ''"),

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from analysis_cases import make, samples, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,8 @@ from gradmix.diagnostics import (
 )
 from gradmix.diagnostics.pairs import ClassPairs, PairScores
 from gradmix.errors import InputError, UnknownNameError
+
+from .conftest import make, samples, seeded
 
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -150,7 +151,7 @@ def test_precision_and_recall_are_of_sets_and_may_differ():
 
 def test_the_same_seed_draws_the_same_and_results_are_plain_numbers():
     model = make("sequential")
-    options = {"exemplars_per_class": 1, "rows": 3}
+    options = {"criterion_exemplars": 1, "rows": 3}
     for function in (approximation_error, pair_agreement):
         one, other, third = (
             function(model, *samples(), generator=seeded(seed), **options) for seed in (1, 1, 2)
@@ -166,7 +167,7 @@ def test_the_same_seed_draws_the_same_and_results_are_plain_numbers():
         ({"lambdas": []}, InputError, "lambdas is empty"),
         ({"lambdas": [0.5, 1.1]}, InputError, "lambdas has 1.1"),
         ({"lambdas": [float("nan")]}, InputError, "lambdas has nan"),
-        ({"exemplars_per_class": 0}, InputError, "exemplars_per_class is 0; give 1 or more"),
+        ({"criterion_exemplars": 0}, InputError, "criterion_exemplars is 0; give 1 or more"),
         ({"rows": 0}, InputError, "rows is 0"),
         ({"average": "classes"}, UnknownNameError, "did you mean 'class'"),
     ],

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from analysis_cases import make, one_hot, products, samples, seeded
 from torch import nn
 
 from gradmix.diagnostics import detrimental_rate
 from gradmix.errors import InputError
+
+from .conftest import make, one_hot, products, samples, seeded
 
 
 def literal_rate(model, memory, current, lam, whole_network, average):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from analysis_cases import gradient, make, one_hot, samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -10,6 +9,8 @@ from torch.nn import functional as F
 
 from gradmix.diagnostics import class_distances, distances
 from gradmix.errors import InputError
+
+from .conftest import gradient, make, one_hot, samples
 
 
 def everyone():

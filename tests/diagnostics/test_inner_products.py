@@ -2,7 +2,17 @@
 
 import pytest
 import torch
-from analysis_cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from gradmix.diagnostics import inner_products
+from gradmix.diagnostics.inner_products import LastLayer, WholeNetwork
+from gradmix.errors import InputError
+from gradmix.models import ViT
+from gradmix.types import Samples
+
+from .conftest import (
     NEW_Y,
     OLD_Y,
     OUTPUTS,
@@ -14,15 +24,6 @@ from analysis_cases import (
     samples,
     seeded,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
-
-from gradmix.diagnostics import inner_products
-from gradmix.diagnostics.inner_products import LastLayer, WholeNetwork
-from gradmix.errors import InputError
-from gradmix.models import ViT
-from gradmix.types import Samples
 
 
 def soft(lam):

@@ -1,11 +1,11 @@
 """What all analyses share: samples and models that are refused, and models left as they were."""
 
 import copy
+import random
 
+import numpy as np
 import pytest
 import torch
-from analysis_cases import NEW_Y, OLD_Y, make, samples, seeded
-from mixer_cases import global_state
 from torch import nn
 
 from gradmix.diagnostics import (
@@ -17,6 +17,18 @@ from gradmix.diagnostics import (
     pair_agreement,
 )
 from gradmix.errors import InputError, UnknownNameError
+
+from .conftest import NEW_Y, OLD_Y, make, samples, seeded
+
+
+def global_state():
+    """The states of all global generators, in a form that can be compared."""
+    return (
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
+    )
+
 
 (OLD, _), (NEW, _) = samples(torch.float32)
 CALLS = {

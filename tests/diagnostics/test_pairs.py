@@ -2,7 +2,12 @@
 
 import pytest
 import torch
-from analysis_cases import (
+
+from gradmix.criterion import Exemplars, embed
+from gradmix.criterion.reference import reference_pair_table
+from gradmix.diagnostics import class_pair_scores, pairs
+
+from .conftest import (
     OUTPUTS,
     gradient,
     last_layer_of,
@@ -12,10 +17,6 @@ from analysis_cases import (
     samples,
     seeded,
 )
-
-from gradmix.criterion import Exemplars, embed
-from gradmix.criterion.reference import reference_pair_table
-from gradmix.diagnostics import class_pair_scores, pairs
 
 LAMBDAS = (0.0, 0.3, 0.5, 1.0)
 
@@ -93,7 +94,7 @@ def test_some_rows_are_rows_of_the_whole():
 def test_few_exemplars_are_drawn_of_every_class_and_the_whole_memory_is_protected():
     model, rows = make("sequential"), []
     hook = model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
-    scores = scores_of(model, exemplars_per_class=2, generator=seeded())
+    scores = scores_of(model, criterion_exemplars=2, generator=seeded())
     hook.remove()
     assert rows[0] == 5
     assert scores.pairs.cell.bincount().tolist() == [

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from method_cases import assert_same, assert_same_events, blobs, finish, make_training, run_tasks
 
 from gradmix.diagnostics import ANALYSES, measurements, take
-from gradmix.diagnostics.measurements import _rows
+from gradmix.diagnostics.measurements import _num_rows
 from gradmix.errors import UnknownNameError
 from gradmix.methods import METHODS
 from gradmix.training.loop import EpochDone
@@ -30,9 +29,11 @@ def test_the_registry_has_them_all():
 
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
 @pytest.mark.parametrize("mix", ["none", "mixup", "gradmix+"])
-def test_training_goes_on_to_the_same_bits(mix, network):
+def test_training_goes_on_to_the_same_bits(
+    mix, network, assert_same_events, assert_same, make_training
+):
     plain = make_training(mix=mix, network=network, epochs=2)
-    events = finish(plain)
+    events = plain.finish()
     other = make_training(mix=mix, network=network, epochs=2)
     pairs = analysed(other)
     assert_same_events([event for event, _ in pairs], events)
@@ -40,7 +41,7 @@ def test_training_goes_on_to_the_same_bits(mix, network):
     assert sum(bool(taken) for _, taken in pairs) == 6
 
 
-def test_when_they_are_due():
+def test_when_they_are_due(make_training):
     taken = measured(analysed(make_training(epochs=6, mix="gradmix")))
     for task in range(3):
         for epoch in range(1, 7):
@@ -51,21 +52,21 @@ def test_when_they_are_due():
             assert names == expected
 
 
-def test_only_what_was_asked_for_is_taken():
+def test_only_what_was_asked_for_is_taken(make_training):
     training = make_training(epochs=2)
     pairs = analysed(training, ["class-distance"])
     assert {name for _, taken in pairs for name in taken} == {"class-distance"}
     assert not any(taken for _, taken in analysed(make_training(), []))
 
 
-def test_an_unknown_name_is_refused_at_the_first_event():
+def test_an_unknown_name_is_refused_at_the_first_event(make_training):
     training = make_training()
     with pytest.raises(UnknownNameError, match="did you mean 'class-distance'"):
         take(["class-distances"], training, next(training.events()))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_can_be_analysed(method):
+@pytest.mark.parametrize("method", [n for n, info in METHODS.items() if info.build.trains])
+def test_every_method_can_be_analysed(method, make_training):
     """In the first stage only; the bounds, which replay nothing, have no memory to speak of."""
     training = make_training(method=method, epochs=2, lr=0.01)
     taken = measured(analysed(training))
@@ -81,43 +82,43 @@ def test_every_method_can_be_analysed(method):
         assert error[0] == error[-1] == 0.0
 
 
-def test_a_measurement_does_not_depend_on_others_or_on_where_training_began():
+def test_a_measurement_does_not_depend_on_others_or_on_where_training_began(make_training):
     every = measured(analysed(make_training(epochs=2, mix="mixup")))
     some = measured(analysed(make_training(epochs=2, mix="mixup"), ["precision-recall"]))
     for at, result in some.items():
         assert result["precision-recall"] == every[at]["precision-recall"]
     first = make_training(epochs=2, mix="mixup")
-    run_tasks(first, 1)
+    first.run_tasks(1)
     resumed = make_training(epochs=2, mix="mixup")
     resumed.load_state_dict(first.state_dict())
     for at, result in measured(analysed(resumed)).items():
         assert result == every[at]
 
 
-def test_the_seed_decides_what_is_drawn():
+def test_the_seed_decides_what_is_drawn(make_training):
     one, other = (measured(analysed(make_training(seed=seed))) for seed in (0, 1))
     assert one.keys() == other.keys()
     assert one != other
 
 
-def test_a_single_class_has_no_distances_yet():
+def test_a_single_class_has_no_distances_yet(blobs, make_training):
     training = make_training(benchmark=blobs(sizes=((9,), (8,), (7,))))
     taken = measured(analysed(training))
     assert {task for task, _, _ in taken} == {1, 2}
     assert all(set(result) == set(NAMES) for result in taken.values())
 
 
-def test_many_classes_are_sampled(monkeypatch):
+def test_many_classes_are_sampled(monkeypatch, make_training):
     """Few first classes are taken where all pairs would pass the limit, at least one."""
     training = make_training(mix="gradmix")
-    run_tasks(training, 2)
+    training.run_tasks(2)
     for event in training.events():
         if isinstance(event, EpochDone):
             break
     method = training.method
-    assert _rows(method, 8) >= 6
-    monkeypatch.setattr(measurements, "MIXED_INPUTS", 2 * 6 * 32 * 10)
-    assert _rows(method, 8) == 2
-    monkeypatch.setattr(measurements, "MIXED_INPUTS", 1)
-    assert _rows(method, 8) == 1
+    assert _num_rows(method, 8) >= 6
+    monkeypatch.setattr(measurements, "MAX_INPUTS", 2 * 6 * 32 * 10)
+    assert _num_rows(method, 8) == 2
+    monkeypatch.setattr(measurements, "MAX_INPUTS", 1)
+    assert _num_rows(method, 8) == 1
     assert take(["precision-recall"], training, event)["precision-recall"]["recall"] <= 1

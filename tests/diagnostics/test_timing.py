@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from analysis_cases import make, samples, seeded
 
 from gradmix.diagnostics import criterion_seconds
 from gradmix.errors import InputError, UnknownNameError
+
+from .conftest import make, samples, seeded
 
 
 def test_a_time_for_every_number_of_classes():
@@ -25,7 +26,7 @@ def test_a_refresh_passes_the_memory_and_some_current_samples(pairing):
         (x_old, samples()[0][1]),
         current,
         old_classes=[1, 3],
-        exemplars_per_class=2,
+        criterion_exemplars=2,
         tables=3,
         pairing=pairing,
         repeats=2,
@@ -42,7 +43,7 @@ def test_a_refresh_passes_the_memory_and_some_current_samples(pairing):
         ({"old_classes": [4]}, InputError, "old_classes has 4; the memory has 1 to 3 classes"),
         ({"old_classes": [0]}, InputError, "old_classes has 0"),
         ({"tables": 0}, InputError, "tables is 0"),
-        ({"exemplars_per_class": 0}, InputError, "exemplars_per_class is 0"),
+        ({"criterion_exemplars": 0}, InputError, "criterion_exemplars is 0"),
         ({"repeats": 0}, InputError, "repeats is 0; give 1 or more"),
         ({"pairing": "all-pair"}, UnknownNameError, "did you mean 'all-pairs'"),
     ],

@@ -18,10 +18,21 @@ from safetensors.torch import save as save_safetensors
 from xxhash import xxh3_128
 
 from gradmix.errors import FileError, GradMixError
-from gradmix.files import read_archive, read_manifest, write_archive
-from gradmix.files._manifest import MANIFEST, STATE, TENSORS, VERSION, Manifest, compose, parse
+from gradmix.files import read_manifest, read_state_file, write_state_file
+from gradmix.files._container import (
+    MANIFEST,
+    STATE,
+    TENSORS,
+    VERSION,
+    Manifest,
+    Member,
+    compose,
+    directory,
+    local_header,
+    offsets,
+    parse,
+)
 from gradmix.files._tensors import to_buffers
-from gradmix.files._zip_layout import Member, directory, local_header, offsets
 
 quick = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80
@@ -292,10 +303,10 @@ CASES = {
 def test_a_forged_file_that_is_right_is_read(tmp_path):
     """So that the cases fail for what is wrong with them and not for something else."""
     (tmp_path / "f").write_bytes(WHOLE)
-    assert torch.equal(read_archive(tmp_path / "f", "test")["w"], torch.arange(6.0).view(2, 3))
+    assert torch.equal(read_state_file(tmp_path / "f", "test")["w"], torch.arange(6.0).view(2, 3))
     assert parse(compose(read_manifest(tmp_path / "f"))) == read_manifest(tmp_path / "f")
     (tmp_path / "f").write_bytes(forged(tensors=described()))
-    assert torch.equal(read_archive(tmp_path / "f", "test")["w"], torch.zeros(2, 3))
+    assert torch.equal(read_state_file(tmp_path / "f", "test")["w"], torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -304,7 +315,7 @@ def test_a_clear_error(tmp_path, monkeypatch, name):
     path = tmp_path / "model.gradmix"
     path.write_bytes(CASES[name])
     with pytest.raises(FileError) as caught:
-        read_archive(path, "test")
+        read_state_file(path, "test")
     message = str(caught.value)
     assert message.startswith(str(path))
     assert len(message) < 500
@@ -315,18 +326,18 @@ def test_errors_say_what_is_wrong_and_what_would_be_right(tmp_path):
     path = tmp_path / "f"
     for name, expected in {
         "newer version": r"version 3 of the format, written by gradmix 9.1; .*install 9.1 or later",
-        "older version": "version 1 of the format, .*learn anew",
+        "older version": "version 1 of the format, .*learn again",
         "wrong kind": "of the kind 'other', not 'test'",
-        "pickle": "no gradmix file",
+        "pickle": "not a gradmix file",
         "torch.save": "a zip of another program",
         "cut off at the last byte": f"{len(WHOLE) - 1} bytes where its manifest says {len(WHOLE)}",
         "a bit flipped in the tensor data": "tensors.safetensors is damaged: the checksum differs",
         "a header of 2**60 bytes": str(2**60),
-        "overlapping tensors": "starts at 8 instead of 16",
+        "overlapping tensors": "starts at 8, not at 16",
     }.items():
         path.write_bytes(CASES[name])
         with pytest.raises(FileError, match=expected):
-            read_archive(path, "test")
+            read_state_file(path, "test")
     assert issubclass(FileError, GradMixError)
 
 
@@ -335,7 +346,7 @@ def test_errors_say_what_is_wrong_and_what_would_be_right(tmp_path):
 def test_every_bit_counts(tmp_path, place, bit):
     (tmp_path / "f").write_bytes(flipped(WHOLE, place, bit))
     with pytest.raises(FileError):
-        read_archive(tmp_path / "f", "test")
+        read_state_file(tmp_path / "f", "test")
 
 
 @pytest.mark.slow
@@ -344,7 +355,7 @@ def test_every_single_bit_counts(tmp_path):
         for bit in range(8):
             (tmp_path / "f").write_bytes(flipped(WHOLE, place, bit))
             with pytest.raises(FileError):
-                read_archive(tmp_path / "f", "test")
+                read_state_file(tmp_path / "f", "test")
 
 
 @quick
@@ -352,7 +363,7 @@ def test_every_single_bit_counts(tmp_path):
 def test_every_byte_is_needed(tmp_path, length):
     (tmp_path / "f").write_bytes(WHOLE[:length])
     with pytest.raises(FileError):
-        read_archive(tmp_path / "f", "test")
+        read_state_file(tmp_path / "f", "test")
 
 
 @quick
@@ -364,7 +375,7 @@ def test_any_part_replaced(tmp_path, start, stop, other):
     assume(data != WHOLE)
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(FileError):
-        read_archive(tmp_path / "f", "test")
+        read_state_file(tmp_path / "f", "test")
 
 
 @quick
@@ -372,7 +383,7 @@ def test_any_part_replaced(tmp_path, start, stop, other):
 def test_any_bytes(tmp_path, data):
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(FileError):
-        read_archive(tmp_path / "f", "test")
+        read_state_file(tmp_path / "f", "test")
 
 
 marks = st.sampled_from(["$tensor", "$strides", "$float", "$tuple", "$dict", "w", "a"])
@@ -388,7 +399,7 @@ json_values = st.recursive(
 def test_any_state_is_read_or_refused(tmp_path, value):
     (tmp_path / "f").write_bytes(forged(state_text(value)))
     with suppress(FileError):
-        assert isinstance(read_archive(tmp_path / "f", "test"), dict)
+        assert isinstance(read_state_file(tmp_path / "f", "test"), dict)
 
 
 entries = st.fixed_dictionaries(
@@ -405,7 +416,7 @@ entries = st.fixed_dictionaries(
 def test_any_header_is_read_or_refused(tmp_path, header):
     (tmp_path / "f").write_bytes(forged(tensors=raw_tensors(header)))
     with suppress(FileError):
-        assert isinstance(read_archive(tmp_path / "f", "test"), dict)
+        assert isinstance(read_state_file(tmp_path / "f", "test"), dict)
 
 
 @quick
@@ -415,26 +426,26 @@ def test_any_header_is_read_or_refused(tmp_path, header):
 def test_any_manifest_is_read_or_refused(tmp_path, changes):
     (tmp_path / "f").write_bytes(forged(**changes))
     with suppress(FileError):
-        assert isinstance(read_archive(tmp_path / "f", "test"), dict)
+        assert isinstance(read_state_file(tmp_path / "f", "test"), dict)
 
 
 def test_what_is_no_file(tmp_path):
-    with pytest.raises(FileError, match="it is no file"):
-        read_archive(tmp_path, "test")
+    with pytest.raises(FileError, match="not a regular file"):
+        read_state_file(tmp_path, "test")
     with pytest.raises(FileError, match="No such file"):
-        read_archive(tmp_path / "missing", "test")
+        read_state_file(tmp_path / "missing", "test")
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(FileError, match="it is no file"):  # and does not wait for a writer
-            read_archive(tmp_path / "pipe", "test")
+        with pytest.raises(FileError, match="not a regular file"):  # and does not wait for a writer
+            read_state_file(tmp_path / "pipe", "test")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
 def test_a_file_that_may_not_be_read(tmp_path):
-    write_archive(tmp_path / "f", "test", {})
+    write_state_file(tmp_path / "f", "test", {})
     (tmp_path / "f").chmod(0)
     with pytest.raises(FileError, match="Permission denied"):
-        read_archive(tmp_path / "f", "test")
+        read_state_file(tmp_path / "f", "test")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs sparse files")
@@ -461,21 +472,21 @@ def test_a_file_that_is_larger_than_memory_and_takes_no_disk(tmp_path):
     except OSError:
         pytest.skip("this file system has no files of 4 TB")
     with pytest.raises(FileError, match=r"bytes of memory; this machine has"):
-        read_archive(tmp_path / "f", "test")
+        read_state_file(tmp_path / "f", "test")
 
 
 READ_ALL = """
 import resource, sys
 from pathlib import Path
 import torch
-from gradmix.files import read_archive
+from gradmix.files import read_state_file
 from gradmix.errors import FileError
 
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20),) * 2)
 for path in sorted(Path(sys.argv[1]).iterdir()):
     try:
-        read_archive(path, "test")
+        read_state_file(path, "test")
     except FileError as error:
         continue
     sys.exit(f"{path} was read")

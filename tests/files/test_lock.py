@@ -85,6 +85,11 @@ def test_threads_exclude_one_another_however_often_the_lock_file_goes(tmp_path):
     assert entered == 120
 
 
+def test_a_name_with_a_nul_is_a_clear_error(tmp_path):
+    with pytest.raises(FileError, match="cannot be locked"), locked(tmp_path / "a\0b"):
+        pass
+
+
 def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot be locked"), locked(tmp_path / "file" / "f"):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from gradmix.criterion.gradients import residuals
+from gradmix.criterion.scores import residuals
 from gradmix.memory import GreedyBuffer, gradient_directions
 
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmix.memory.selection import first_of_each_class
+from gradmix.memory.replay import first_of_each_class
 
 
 def test_by_hand_with_ties_in_their_order():

@@ -4,26 +4,34 @@ import copy
 
 import pytest
 import torch
-from method_cases import accuracies, assert_same, blobs, finish, make_training, one_step, run_tasks
 from torch.nn import functional as F
 
 from gradmix.methods import METHODS
 from gradmix.training.loop import StepDone, TaskDone
 
-BENCHMARK = blobs(((24, 24), (24, 24), (24, 24)), noise=110, tests=20, seed=4)
+
+@pytest.fixture(scope="module")
+def benchmark(blobs):
+    return blobs(((24, 24), (24, 24), (24, 24)), noise=110, tests=20, seed=4)
+
+
 REPLAYING = [name for name, info in METHODS.items() if info.build.replays]
 
 
-def learned(method, mix="none", **given):
-    run = make_training(
-        method, mix, benchmark=BENCHMARK, **{"epochs": 25, "exemplars": 4, "lr": 0.02, **given}
-    )
-    finish(run)
-    return accuracies(run)
+@pytest.fixture(scope="module")
+def learned(benchmark, make_training):
+    def call(method, mix="none", **given):
+        run = make_training(
+            method, mix, benchmark=benchmark, **{"epochs": 25, "exemplars": 4, "lr": 0.02, **given}
+        )
+        run.finish()
+        return run.accuracies()
+
+    return call
 
 
 @pytest.fixture(scope="module")
-def bounds():
+def bounds(learned):
     return {name: learned(name) for name in ("finetune", "joint")}
 
 
@@ -35,14 +43,16 @@ def test_the_bounds_are_far_apart(bounds):
 
 
 @pytest.mark.parametrize("method", REPLAYING)
-def test_the_others_lie_between_the_bounds(method, bounds):
+def test_the_others_lie_between_the_bounds(method, bounds, learned):
     ours = sum(learned(method))
     assert sum(bounds["finetune"]) + 0.3 < ours <= sum(bounds["joint"]) + 0.1
 
 
 @pytest.mark.parametrize("head", ["fixed", "growing"])
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
-def test_joint_starts_every_task_from_the_initial_weights(network, head):
+def test_joint_starts_every_task_from_the_initial_weights(
+    network, head, assert_same, make_training
+):
     run = make_training("joint", network=network, head=head)
     initial = copy.deepcopy(run.method.model.state_dict())
     begin, starts = run.method.begin_stage, []
@@ -52,7 +62,7 @@ def test_joint_starts_every_task_from_the_initial_weights(network, head):
         starts.append(copy.deepcopy(run.method.model.state_dict()))
 
     run.method.begin_stage = begin_stage
-    finish(run)
+    run.finish()
     assert len(starts) == 3
     for task, state in enumerate(starts):
         rows = 2 if head == "growing" else 6
@@ -64,7 +74,7 @@ def test_joint_starts_every_task_from_the_initial_weights(network, head):
     assert all(not torch.equal(final[name][:2], initial[name][:2]) for name in ["head.weight"])
 
 
-def test_joint_trains_on_everything_seen():
+def test_joint_trains_on_everything_seen(blobs, make_training):
     run = make_training("joint", benchmark=blobs(((8, 8), (8, 8), (8, 8))))
     rows = {}
     for event in run.events():
@@ -76,25 +86,25 @@ def test_joint_trains_on_everything_seen():
             pool = run.method.pool
             assert pool.y.bincount().tolist() == [8] * (2 * event.task + 2)
             assert rows[event.task].sort().values.tolist() == list(range(len(pool)))
-    past = run.method.past()
+    past = run.method.stored_samples()
     for task in run.benchmark.tasks:
         of_task = (past.y // 2) == task.number - 1
         assert torch.equal(past.x[of_task], task.train.x)
 
 
 @pytest.mark.parametrize(("method", "mix"), [("finetune", "none"), ("joint", "none")])
-def test_the_step_is_cross_entropy_on_the_batch(method, mix):
+def test_the_step_is_cross_entropy_on_the_batch(method, mix, make_training, one_step):
     run = make_training(method, mix)
-    run_tasks(run, 1)
+    run.run_tasks(1)
     events = run.events()
     next(events)
     index = torch.arange(7) + 3
     pool = run.method.pool
-    expected = F.cross_entropy(run.method.model(pool.images(index)), pool.y[index])
+    expected = F.cross_entropy(run.method.model(pool.inputs(index)), pool.y[index])
     torch.testing.assert_close(one_step(run.method, index), expected)
 
 
-def test_fine_tuning_keeps_nothing():
+def test_fine_tuning_keeps_nothing(make_training):
     run = make_training("finetune", "balanced-mixup")
     for event in run.events():
         assert len(run.method.memory) == 0

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from method_cases import blobs, finish, make_training, one_step, run_tasks, stop_in_task
 from torch.nn import functional as F
 
 from gradmix.methods import DER
@@ -13,11 +12,16 @@ from gradmix.randomness import RandomStreams
 METHODS = ["der", "der++"]
 
 
-def in_task(number, method="der", **given):
+@pytest.fixture(scope="module")
+def in_task(blobs, make_training):
     """The run after the first step of a task (from 0), and a batch of its new samples."""
-    run = make_training(method, **{"exemplars": 5, "benchmark": blobs(noise=60), **given})
-    stop_in_task(run, number)
-    return run.method, torch.arange(8)
+
+    def call(number, method="der", **given):
+        run = make_training(method, **{"exemplars": 5, "benchmark": blobs(noise=60), **given})
+        run.stop_in_task(number)
+        return run.method, torch.arange(8)
+
+    return call
 
 
 def next_draws(method, number):
@@ -33,11 +37,11 @@ def next_draws(method, number):
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
 @pytest.mark.parametrize("head", ["fixed", "growing"])
 @pytest.mark.parametrize("method", METHODS)
-def test_stored_logits_are_those_of_their_moment(method, head, network):
+def test_stored_logits_are_those_of_their_moment(method, head, network, make_training):
     run = make_training(method, network=network, head=head)
     stored = []
     for task in (1, 2, 3):
-        run_tasks(run, task)
+        run.run_tasks(task)
         memory, seen = run.method.memory, 2 * task
         own = memory.y >= seen - 2
         outputs = seen if head == "growing" else 6
@@ -67,12 +71,12 @@ def test_the_distance_by_hand():
 
 
 @pytest.mark.parametrize("head", ["fixed", "growing"])
-def test_the_loss_by_hand(head):
+def test_the_loss_by_hand(head, in_task, one_step):
     """CE(B1) + α · MSE(B2), over the outputs that were there."""
     method, new = in_task(2, head=head, options={"alpha": 0.3})
     (replay,) = next_draws(method, 1)
     with torch.no_grad():
-        outputs = method.model(method.pool.images(torch.cat([new, replay])))
+        outputs = method.model(method.pool.inputs(torch.cat([new, replay])))
     squares = []
     for row, index in zip(outputs[8:], replay - method.pool.num_new, strict=True):
         known = 6 if head == "fixed" else 2 * (int(method.memory.y[index]) // 2 + 1)
@@ -83,7 +87,7 @@ def test_the_loss_by_hand(head):
     assert one_step(method, new).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_der_plus_plus_adds_the_cross_entropy_of_a_second_draw():
+def test_der_plus_plus_adds_the_cross_entropy_of_a_second_draw(in_task, one_step):
     der, new = in_task(1, "der")
     plus, _ = in_task(1, "der++", options={"beta": 0.7})
     plus.model.load_state_dict(der.model.state_dict())
@@ -92,7 +96,7 @@ def test_der_plus_plus_adds_the_cross_entropy_of_a_second_draw():
     plus.streams.load_state_dict(der.streams.state_dict())
     assert torch.equal(plus.memory.x, der.memory.x)
     _, second = next_draws(der, 2)
-    added = F.cross_entropy(der.model(der.pool.images(second)), der.pool.y[second])
+    added = F.cross_entropy(der.model(der.pool.inputs(second)), der.pool.y[second])
     expected = one_step(der, new) + 0.7 * added
     torch.testing.assert_close(one_step(plus, new), expected)
 
@@ -103,7 +107,7 @@ def shuffled_labels(method):
 
 
 @pytest.mark.parametrize(("mix", "same"), [("none", True), ("mixup", False), ("gradmix+", False)])
-def test_unmixed_the_labels_of_the_memory_are_not_used(mix, same):
+def test_unmixed_the_labels_of_the_memory_are_not_used(mix, same, in_task, one_step):
     losses = []
     for change in (lambda method: None, shuffled_labels):
         method, new = in_task(2, mix=mix)
@@ -113,7 +117,7 @@ def test_unmixed_the_labels_of_the_memory_are_not_used(mix, same):
 
 
 @pytest.mark.parametrize("mix", ["mixup", "cutmix", "manifold-mixup", "gradmix+"])
-def test_mixed_the_distance_is_that_of_the_unmixed_replay(mix):
+def test_mixed_the_distance_is_that_of_the_unmixed_replay(mix, in_task, one_step):
     """Whatever the mix, α weighs the same distance."""
     values = []
     for alpha in (0.0, 1.0):
@@ -122,44 +126,44 @@ def test_mixed_the_distance_is_that_of_the_unmixed_replay(mix):
             method.model.load_state_dict(values[0][1])
             method.streams.load_state_dict(values[0][2])
             method.memory.extras.update(values[0][3])
-            method.mixer.load_state_dict(values[0][4])
+            method.selector.load_state_dict(values[0][4])
         state = {name: value.clone() for name, value in method.model.state_dict().items()}
         streams, extras = method.streams.state_dict(), dict(method.memory.extras)
-        tables = method.mixer.state_dict()
+        tables = method.selector.state_dict()
         (replay,) = next_draws(method, 1)
-        distance = method.distance(method.model(method.pool.images(replay)), replay)
+        distance = method.distance(method.model(method.pool.inputs(replay)), replay)
         values.append((one_step(method, new).item(), state, streams, extras, tables))
     assert values[1][0] - values[0][0] == pytest.approx(distance.item(), rel=1e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_in_the_first_task_there_is_nothing_to_compare(method):
+def test_in_the_first_task_there_is_nothing_to_compare(method, in_task, one_step):
     learner, new = in_task(0, method)
-    expected = F.cross_entropy(learner.model(learner.pool.images(new)), learner.pool.y[new])
+    expected = F.cross_entropy(learner.model(learner.pool.inputs(new)), learner.pool.y[new])
     torch.testing.assert_close(one_step(learner, new), expected)
 
 
-def test_with_no_weights_der_is_fine_tuning_that_keeps_a_memory():
+def test_with_no_weights_der_is_fine_tuning_that_keeps_a_memory(make_training):
     der = make_training("der", options={"alpha": 0.0})
     tuned = make_training("finetune")
-    finish(der)
-    finish(tuned)
+    der.finish()
+    tuned.finish()
     for name, value in tuned.method.model.state_dict().items():
         torch.testing.assert_close(der.method.model.state_dict()[name], value)
 
 
 @pytest.mark.parametrize("mix", ["none", "mixup"])
-def test_the_replay_is_transformed_mixed_or_not(mix):
+def test_the_replay_is_transformed_mixed_or_not(mix, make_training, one_step):
     """With images turned to their negatives, the distance is that of the negatives' outputs."""
     run = make_training("der", mix, options={"alpha": 1e6})
     run.transforms = (lambda x, generator: 255 - x,)
-    stop_in_task(run, 1)
+    run.stop_in_task(1)
     method = run.method
     (replay,) = next_draws(method, 1)
     with torch.no_grad():
         views, images = (
             method.distance(method.model(x), replay)
-            for x in (method.pool.views(replay), method.pool.images(replay))
+            for x in (method.pool.augmented(replay), method.pool.inputs(replay))
         )
     assert abs(views - images) > 0.01 * views
     assert one_step(method, torch.arange(8)).item() == pytest.approx(1e6 * views.item(), rel=1e-3)

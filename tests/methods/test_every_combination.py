@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from method_cases import MIXES, NETWORKS, assert_same, blobs, finish, make_training
-from mixer_cases import global_state
 
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
@@ -22,8 +20,27 @@ EXCEPTIONS = {
     for partners in PARTNERS
     if partners.startswith("gradient")
 }
-SMALL = blobs(((8, 8), (9, 8)), channels=3)  # two steps each
-GROWING = [name for name in METHODS if name not in ("foster", "memo")]
+MIXES = [
+    "none",
+    "mixup",
+    "manifold-mixup",
+    "cutmix",
+    "remix",
+    "balanced-mixup",
+    "gradmix",
+    "gradmix+",
+    "gradient:cutmix:remix",
+    "gradient-keep-original:manifold:proportional",
+]
+NETWORKS = ["mlp", "resnet"]
+TRAINED = [name for name, info in METHODS.items() if info.build.trains]
+GROWING = [name for name in TRAINED if name not in ("foster", "memo")]
+
+
+@pytest.fixture(scope="module")
+def small(blobs):
+    """Two tasks of two steps each."""
+    return blobs(((8, 8), (9, 8)), channels=3)
 
 
 def exception(method, mix):
@@ -31,16 +48,17 @@ def exception(method, mix):
     return None if recipe is None else EXCEPTIONS.get((method, recipe.partners))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("method", METHODS)
-def test_two_tasks_or_the_documented_error(method, mix, network):
+@pytest.mark.parametrize("method", TRAINED)
+def test_two_tasks_or_the_documented_error(method, mix, network, make_training, small):
     if exception(method, mix):
         with pytest.raises(InputError, match=r"gradient.* partners, which protect a memory"):
-            make_training(method, mix, network, benchmark=SMALL)
+            make_training(method, mix, network, benchmark=small)
         return
-    run = make_training(method, mix, network, benchmark=SMALL)
-    events = finish(run)
+    run = make_training(method, mix, network, benchmark=small)
+    events = run.finish()
     losses = [event.loss for event in events if isinstance(event, StepDone)]
     assert len(losses) >= 4
     assert all(bool(torch.isfinite(loss)) for loss in losses)
@@ -48,7 +66,7 @@ def test_two_tasks_or_the_documented_error(method, mix, network):
     assert [event.task for event in done] == [0, 1]
     replays = METHODS[method].build.replays
     assert [event.memory_size for event in done] == ([6, 12] if replays else [0, 0])
-    # What is counted as mixed is every row of every step, but for FOSTER's compression, or none.
+    # Every row of every step is mixed and counted, except in FOSTER's compression.
     mixed_rows = int(done[1].pair_counts.sum())
     steps = sum(isinstance(event, StepDone) and event.task == 1 for event in events)
     if method == "foster":
@@ -57,31 +75,31 @@ def test_two_tasks_or_the_documented_error(method, mix, network):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("method", METHODS)
-def test_the_same_seed_gives_the_same_bits(method, network):
+@pytest.mark.parametrize("method", TRAINED)
+def test_the_same_seed_gives_the_same_bits(method, network, assert_same, make_training, small):
     mix = "mixup" if exception(method, "gradmix+") else "gradmix+"
-    one, other = (make_training(method, mix, network, benchmark=SMALL) for _ in range(2))
-    finish(one)
-    torch.rand(3)  # what others draw from the global generator is of no matter
-    finish(other)
+    one, other = (make_training(method, mix, network, benchmark=small) for _ in range(2))
+    one.finish()
+    torch.rand(3)  # draws of others from the global generator do not matter
+    other.finish()
     assert_same(one.state_dict(), other.state_dict())
-    third = make_training(method, mix, network, benchmark=SMALL, seed=1)
-    finish(third)
+    third = make_training(method, mix, network, benchmark=small, seed=1)
+    third.finish()
     assert not torch.equal(one.method.head.weight, third.method.head.weight)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_global_generators_are_left_alone(method):
+@pytest.mark.parametrize("method", TRAINED)
+def test_the_global_generators_are_left_alone(method, global_state, make_training, small):
     before = global_state()
-    run = make_training(method, benchmark=SMALL, head="growing")
-    finish(run)
-    make_training(method, benchmark=SMALL, head="growing").load_state_dict(run.state_dict())
+    run = make_training(method, benchmark=small, head="growing")
+    run.finish()
+    make_training(method, benchmark=small, head="growing").load_state_dict(run.state_dict())
     assert global_state() == before
 
 
 @pytest.mark.parametrize("mix", ["none", "manifold-mixup", "gradmix+"])
 @pytest.mark.parametrize("method", GROWING)
-def test_with_a_head_that_grows(method, mix):
+def test_with_a_head_that_grows(method, mix, blobs, make_training):
     if exception(method, mix):
         return
     run = make_training(method, mix, benchmark=blobs(), head="growing")
@@ -91,6 +109,13 @@ def test_with_a_head_that_grows(method, mix):
             sizes.append(run.method.head.out_features)
             assert run.method.predict(torch.zeros(2, 1, 8, 8)).shape == (2, sizes[-1])
     assert sizes == [2, 4, 6]
+
+
+@pytest.mark.parametrize("mix", ["mixup", "gradmix+"])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in TRAINED])
+def test_methods_without_steps_refuse_every_mix(method, mix, make_training, small):
+    with pytest.raises(InputError, match="no training steps; give mix='none'"):
+        make_training(method, mix, "linear", benchmark=small)
 
 
 def test_the_exceptions_are_those_of_the_docs():

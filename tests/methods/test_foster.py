@@ -5,14 +5,16 @@ import math
 
 import pytest
 import torch
-from method_cases import assert_same, blobs, finish, make_training, run_tasks, stop_in_task
 from torch import nn
 
 from gradmix.methods.foster import TwoBranches
 from gradmix.training.loop import EpochDone, StepDone, TaskDone
 from gradmix.types import MixedBatch
 
-BENCHMARK = blobs(((16, 16), (12, 12), (12, 12)), noise=60)
+
+@pytest.fixture(scope="module")
+def benchmark(blobs):
+    return blobs(((16, 16), (12, 12), (12, 12)), noise=60)
 
 
 def cross_entropy(logits, label):
@@ -31,16 +33,23 @@ def constant(head, outputs):
         head.bias.copy_(torch.tensor(outputs))
 
 
-def in_second_task(stage, **given):
+@pytest.fixture(scope="module")
+def in_second_task(blobs, make_training):
     """Two old classes with 2 exemplars, two new ones with 4 samples."""
-    run = make_training("foster", benchmark=blobs(((8, 8), (4, 4))), exemplars=2, **given)
-    stop_in_task(run, 1, stage=stage)
-    return run.method
+
+    def call(stage, **given):
+        run = make_training("foster", benchmark=blobs(((8, 8), (4, 4))), exemplars=2, **given)
+        run.stop_in_task(1, stage=stage)
+        return run.method
+
+    return call
 
 
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
-def test_the_old_branch_is_the_last_network_and_rests(network):
-    run = make_training("foster", network=network, benchmark=BENCHMARK, epochs=2)
+def test_the_old_branch_is_the_last_network_and_rests(
+    network, assert_same, benchmark, make_training
+):
+    run = make_training("foster", network=network, benchmark=benchmark, epochs=2)
     last = None
     for event in run.events():
         net = run.method.model
@@ -56,11 +65,11 @@ def test_the_old_branch_is_the_last_network_and_rests(network):
     assert isinstance(net, TwoBranches)
 
 
-def test_stages_and_their_lengths():
-    run = make_training("foster", benchmark=BENCHMARK, epochs=4, options={"compression": 0.5})
+def test_stages_and_their_lengths(benchmark, make_training):
+    run = make_training("foster", benchmark=benchmark, epochs=4, options={"compression": 0.5})
     done = [
         (event.task, event.stage, event.epoch, event.epochs)
-        for event in finish(run)
+        for event in run.finish()
         if isinstance(event, EpochDone)
     ]
     first = [(0, "train", epoch, 4) for epoch in (1, 2, 3, 4)]
@@ -69,33 +78,33 @@ def test_stages_and_their_lengths():
     assert done == first + [(task, *stage) for task in (1, 2) for stage in later]
 
 
-def test_boosting_mixes_and_compression_does_not():
-    run = make_training("foster", "gradmix+", benchmark=BENCHMARK)
-    stop_in_task(run, 1, stage="boosting")
-    assert run.method.plan.mixing is not None
+def test_boosting_mixes_and_compression_does_not(benchmark, make_training):
+    run = make_training("foster", "gradmix+", benchmark=benchmark)
+    run.stop_in_task(1, stage="boosting")
+    assert run.method.plan.draws is not None
     counts = run.method.mixer.counts.clone()
-    stop_in_task(run, 1, stage="compression")
-    assert run.method.plan.mixing is None
+    run.stop_in_task(1, stage="compression")
+    assert run.method.plan.draws is None
     assert run.method.mixed_batch(0).targets.ndim == 1
     assert run.method.plan.index.shape[1] > run.method.new.shape[1]  # the memory is replayed
     assert int(run.method.mixer.counts.sum()) >= int(counts.sum()) > 0
 
 
 @pytest.mark.parametrize(("boosting", "compression"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_either_stage_is_mixed_if_it_is_to_be(boosting, compression):
+def test_either_stage_is_mixed_if_it_is_to_be(boosting, compression, benchmark, make_training):
     options = {"mix_boosting": boosting, "mix_compression": compression}
-    run = make_training("foster", "mixup", benchmark=BENCHMARK, options=options)
-    stop_in_task(run, 0, stage="train")
-    assert run.method.plan.mixing is not None  # the first task has neither stage
+    run = make_training("foster", "mixup", benchmark=benchmark, options=options)
+    run.stop_in_task(0, stage="train")
+    assert run.method.plan.draws is not None  # the first task has neither stage
     for stage, mixed in (("boosting", boosting), ("compression", compression)):
-        stop_in_task(run, 1, stage=stage)
-        assert (run.method.plan.mixing is not None) == mixed
+        run.stop_in_task(1, stage=stage)
+        assert (run.method.plan.draws is not None) == mixed
         assert run.method.mixed_batch(0).targets.ndim == 1 + mixed
 
 
-def test_each_stage_trains_its_own_parameters():
-    run = make_training("foster", "gradmix+", benchmark=BENCHMARK)
-    stop_in_task(run, 1, stage="boosting")
+def test_each_stage_trains_its_own_parameters(assert_same, benchmark, make_training):
+    run = make_training("foster", "gradmix+", benchmark=benchmark)
+    run.stop_in_task(1, stage="boosting")
     net = run.method.model
     trained = {id(p) for group in run.method.optimizer.param_groups for p in group["params"]}
     names = {name for name, p in net.named_parameters() if id(p) in trained}
@@ -114,7 +123,7 @@ def test_each_stage_trains_its_own_parameters():
     assert teacher is not None
 
 
-def test_class_weights_by_hand():
+def test_class_weights_by_hand(in_second_task):
     """β = ½: ½ / (1 − ¼) = 2/3 for 2 samples, ½ / (1 − 1/16) = 8/15 for 4; their mean is 3/5."""
     method = in_second_task("boosting")
     assert method.pool.y.bincount().tolist() == [2, 2, 4, 4]
@@ -122,7 +131,7 @@ def test_class_weights_by_hand():
     assert method.class_weights(0.0).tolist() == pytest.approx([1] * 4)
 
 
-def test_the_boosting_loss_by_hand():
+def test_the_boosting_loss_by_hand(in_second_task):
     """Heads that answer the same to everything leave a sum of three closed forms."""
     method = in_second_task("boosting", options={"beta1": 0.5, "distill": 3.0, "temperature": 4.0})
     net = method.model
@@ -143,7 +152,7 @@ def test_the_boosting_loss_by_hand():
     assert mixed.item() == pytest.approx(0.25 * expected[0] + 0.75 * expected[2], rel=1e-5)
 
 
-def test_the_compression_loss_by_hand():
+def test_the_compression_loss_by_hand(in_second_task):
     """Softened answers of both branches, weighted by class; labels are not looked at."""
     method = in_second_task("compression", options={"beta2": 0.5, "temperature": 2.0})
     both, single = [0.2, -0.4, 1.0, 0.6], [0.7, 0.3, -0.2, 0.4]
@@ -159,10 +168,10 @@ def test_the_compression_loss_by_hand():
 
 
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
-def test_compression_brings_the_student_nearer_to_its_teacher(network):
-    run = make_training("foster", network=network, benchmark=BENCHMARK, epochs=10)
+def test_compression_brings_the_student_nearer_to_its_teacher(network, benchmark, make_training):
+    run = make_training("foster", network=network, benchmark=benchmark, epochs=10)
     method, begin = run.method, run.method.begin_stage
-    x = method.normalise(torch.cat([task.test.x for task in BENCHMARK.tasks[:2]]))
+    x = method.normalise(torch.cat([task.test.x for task in benchmark.tasks[:2]]))
     agreements, distances = [], []
 
     def measure():
@@ -177,15 +186,15 @@ def test_compression_brings_the_student_nearer_to_its_teacher(network):
             measure()
 
     method.begin_stage = begin_stage
-    run_tasks(run, 2)
+    run.run_tasks(2)
     measure()
     assert agreements[1] > agreements[0]
     assert agreements[1] >= 0.8 * len(x)
     assert distances[1] < 0.5 * distances[0]
 
 
-def test_the_student_starts_as_the_old_network_and_is_the_next_one():
-    run = make_training("foster", benchmark=BENCHMARK)
+def test_the_student_starts_as_the_old_network_and_is_the_next_one(benchmark, make_training):
+    run = make_training("foster", benchmark=benchmark)
     method, begin = run.method, run.method.begin_stage
     x = torch.rand(5, 1, 8, 8)
     noted = []
@@ -202,17 +211,19 @@ def test_the_student_starts_as_the_old_network_and_is_the_next_one():
         noted.append((stage.name, student))
 
     method.begin_stage = begin_stage
-    run_tasks(run, 2)
+    run.run_tasks(2)
     student = method.student
-    finish(run)
+    run.finish()
     assert [name for name, _ in noted] == ["train"] + ["boosting", "compression"] * 2
     assert method.model.old is student
     assert student.head.out_features == 4
 
 
-def test_the_new_branch_starts_as_the_old_and_the_head_takes_its_weights():
-    run = make_training("foster", benchmark=BENCHMARK)
-    run_tasks(run, 1)
+def test_the_new_branch_starts_as_the_old_and_the_head_takes_its_weights(
+    assert_same, benchmark, make_training
+):
+    run = make_training("foster", benchmark=benchmark)
+    run.run_tasks(1)
     first = copy.deepcopy(run.method.model)
     run.method.grow(4)
     net = run.method.model
@@ -225,13 +236,13 @@ def test_the_new_branch_starts_as_the_old_and_the_head_takes_its_weights():
     assert net.new.head.weight.shape == (4, 12)
 
 
-def test_both_predictors_are_reported():
-    run = make_training("foster", benchmark=BENCHMARK, epochs=3)
-    done = [event for event in finish(run) if isinstance(event, TaskDone)]
+def test_both_predictors_are_reported(benchmark, make_training):
+    run = make_training("foster", benchmark=benchmark, epochs=3)
+    done = [event for event in run.finish() if isinstance(event, TaskDone)]
     assert [list(event.correct) for event in done] == [["main", "student"]] * 3
     assert torch.equal(done[0].correct["main"], done[0].correct["student"])
-    x = run.method.normalise(torch.cat([task.test.x for task in BENCHMARK.tasks]))
-    y = torch.cat([task.test.y for task in BENCHMARK.tasks])
+    x = run.method.normalise(torch.cat([task.test.x for task in benchmark.tasks]))
+    y = torch.cat([task.test.y for task in benchmark.tasks])
     run.method.model.eval()
     run.method.student.eval()
     for name, network in (("main", run.method.model), ("student", run.method.student)):

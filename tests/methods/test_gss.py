@@ -4,12 +4,11 @@ import copy
 
 import pytest
 import torch
-from method_cases import assert_same, blobs, finish, make_training, run_tasks, stop_in_task
 from torch import nn
 from torch.nn import functional as F
 
 from gradmix.memory import GreedyBuffer
-from gradmix.models import MLP, adapt
+from gradmix.models import adapt
 from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
 
@@ -21,7 +20,7 @@ def explicit_cosines(method, index):
     """Of the gradients of the head, each by a backward pass of its own."""
     rows = []
     method.model.eval()
-    for x, y in zip(method.pool.images(index), method.pool.y[index], strict=True):
+    for x, y in zip(method.pool.inputs(index), method.pool.y[index], strict=True):
         loss = F.cross_entropy(method.model(x[None]), y[None])
         gradients = torch.autograd.grad(loss, list(method.head.parameters()))
         rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
@@ -31,10 +30,10 @@ def explicit_cosines(method, index):
 
 
 @pytest.mark.parametrize("network", ["mlp", "resnet", biasless])
-def test_scores_are_cosines_of_explicit_gradients(network):
+def test_scores_are_cosines_of_explicit_gradients(network, blobs, make_training):
     """A buffer with room for all holds 1 + the highest cosine with those before."""
     run = make_training("gss", network=network, benchmark=blobs(((8, 8),)), lr=0.01)
-    stop_in_task(run, 0, steps=2)
+    run.stop_in_task(0, steps=2)
     method, buffers = run.method, {}
     index = torch.tensor([1, 9, 3, 11, 5, 2, 14])
     method.capacity = lambda: 9
@@ -56,7 +55,9 @@ def test_scores_are_cosines_of_explicit_gradients(network):
         ({"total": 6}, [[3, 3], [2, 2, 1, 1], [1] * 6]),
     ],
 )
-def test_every_class_has_its_number_and_the_budget_holds(name, memory, expected):
+def test_every_class_has_its_number_and_the_budget_holds(
+    name, memory, expected, blobs, make_training
+):
     run = make_training(name, memory=memory, benchmark=blobs(((16, 16), (9, 8), (8, 8))))
     counts = []
     for event in run.events():
@@ -72,23 +73,23 @@ def test_every_class_has_its_number_and_the_budget_holds(name, memory, expected)
     assert len(kept.flatten(1).unique(dim=0)) == len(kept)
 
 
-def test_when_the_quota_shrinks_the_most_diverse_stay():
+def test_when_the_quota_shrinks_the_most_diverse_stay(blobs, make_training):
     run = make_training("gss", memory={"total": 12}, benchmark=blobs(((16, 16), (9, 8))))
     keep, chosen = run.method.keep, {}
     run.method.keep = lambda new, buffers: chosen.update(buffers) or keep(new, buffers)
-    run_tasks(run, 1)
+    run.run_tasks(1)
     memory, x = run.method.memory, run.benchmark.tasks[0].train.x
     best = {}
     for label in (0, 1):  # those least like the others, which the lowest scores tell
         order = chosen[label].scores.argsort()
         assert len(chosen[label].scores.unique()) == 6
         best[label] = x[chosen[label].index[order]][:3]
-    finish(run)
+    run.finish()
     for label in (0, 1):
         assert torch.equal(memory.x[memory.y == label], best[label])
 
 
-def test_the_stream_chooses_in_the_first_epoch_only():
+def test_the_stream_chooses_in_the_first_epoch_only(assert_same, blobs, make_training):
     run = make_training("gss-stream", epochs=3, benchmark=blobs(((8, 9), (8, 8))), exemplars=3)
     method, offers = run.method, []
     offer = method.offer
@@ -112,11 +113,11 @@ def test_the_stream_chooses_in_the_first_epoch_only():
             assert sorted(stored.tolist()) == sorted(expected.tolist())
 
 
-def test_the_stream_compares_gradients_of_the_moment():
+def test_the_stream_compares_gradients_of_the_moment(assert_same, make_training):
     """After one step the buffer holds the directions that the first weights gave."""
     run = make_training("gss-stream", exemplars=20)
     fresh = make_training("gss", exemplars=20)
-    stop_in_task(run, 0)
+    run.stop_in_task(0)
     fresh.method.begin_task(fresh._pool(fresh._tasks[0]), 2)
     buffers: dict[int, GreedyBuffer] = {}
     fresh.method.offer(buffers, run.method.new[0])
@@ -126,23 +127,19 @@ def test_the_stream_compares_gradients_of_the_moment():
     )
 
 
-def test_choosing_leaves_the_network_untouched():
+def test_choosing_leaves_the_network_untouched(assert_same, make_training):
     run = make_training("gss", network="resnet")
-    stop_in_task(run, 0)
+    run.stop_in_task(0)
     before = copy.deepcopy(run.method.model.state_dict())
     run.method.end_task(run._tasks[0].train)
     assert_same(run.method.model.state_dict(), before)
     assert all(module.training for module in run.method.model.modules())
 
 
-def test_gss_trains_as_er_does_with_the_same_memory():
+def test_gss_trains_as_er_does_with_the_same_memory(assert_same, make_training):
     """In the first task nothing but storage differs."""
-    one, other = (make_training(name, network=network) for name in ("er", "gss"))
+    one, other = (make_training(name) for name in ("er", "gss"))
     for run in (one, other):
-        run_tasks(run, 1)
+        run.run_tasks(1)
     assert_same(one.method.model.state_dict(), other.method.model.state_dict())
     assert len(one.method.memory) == len(other.method.memory) == 6
-
-
-def network(outputs):
-    return MLP(64, outputs, (16, 12))

@@ -5,15 +5,6 @@ import math
 
 import pytest
 import torch
-from method_cases import (
-    assert_same,
-    blobs,
-    finish,
-    make_training,
-    one_step,
-    run_tasks,
-    stop_in_task,
-)
 from torch import nn
 from torch.nn import functional as F
 
@@ -23,7 +14,10 @@ from gradmix.randomness import RandomStreams
 from gradmix.training.loop import StepDone, TaskDone
 from gradmix.types import Samples
 
-BENCHMARK = blobs(((16, 16), (12, 12), (12, 12)), noise=60)
+
+@pytest.fixture(scope="module")
+def benchmark(blobs):
+    return blobs(((16, 16), (12, 12), (12, 12)), noise=60)
 
 
 def only_a_head(outputs):
@@ -31,14 +25,18 @@ def only_a_head(outputs):
     return adapt(nn.Linear(2, outputs))
 
 
-def with_exemplars(x, y):
-    method = make_training("icarl", network=only_a_head).method
-    method.normalise = lambda stored: stored
-    method.memory.add(Samples(torch.tensor(x), torch.tensor(y)), torch.arange(float(len(y))))
-    return method
+@pytest.fixture(scope="module")
+def with_exemplars(make_training):
+    def call(x, y):
+        method = make_training("icarl", network=only_a_head).method
+        method.normalise = lambda stored: stored
+        method.memory.add(Samples(torch.tensor(x), torch.tensor(y)), torch.arange(float(len(y))))
+        return method
+
+    return call
 
 
-def test_nearest_means_by_hand():
+def test_nearest_means_by_hand(with_exemplars):
     """Class 0 points to 45°, class 1 to 180°; what points to 0° is 2 − √2 and 4 away, squared."""
     method = with_exemplars([[2.0, 0.0], [0.0, 0.5], [-3.0, 0.0]], [0, 0, 1])
     scores = method.predict(torch.tensor([[5.0, 0.0], [-1.0, 1.0]]))
@@ -48,7 +46,7 @@ def test_nearest_means_by_hand():
     assert scores.argmax(dim=1).tolist() == [0, 1]
 
 
-def test_lengths_of_embeddings_do_not_matter():
+def test_lengths_of_embeddings_do_not_matter(with_exemplars):
     """The mean of (9, 0) and (0, 1) points to 45° all the same."""
     method = with_exemplars([[9.0, 0.0], [0.0, 1.0], [0.0, -7.0]], [0, 0, 1])
     classes, means = method.class_means()
@@ -57,17 +55,17 @@ def test_lengths_of_embeddings_do_not_matter():
     torch.testing.assert_close(means, expected)
 
 
-def test_before_the_first_task_the_head_speaks():
-    method = make_training("icarl", benchmark=BENCHMARK).method
+def test_before_the_first_task_the_head_speaks(benchmark, make_training):
+    method = make_training("icarl", benchmark=benchmark).method
     x = torch.rand(3, 1, 8, 8)
     assert torch.equal(method.predict(x), method.model(x))
 
 
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
-def test_exemplars_are_herded(network):
-    run = make_training("icarl", network=network, benchmark=BENCHMARK, exemplars=5)
-    run_tasks(run, 1)
-    method, train = run.method, BENCHMARK.tasks[0].train
+def test_exemplars_are_herded(network, benchmark, make_training):
+    run = make_training("icarl", network=network, benchmark=benchmark, exemplars=5)
+    run.run_tasks(1)
+    method, train = run.method, benchmark.tasks[0].train
     features = embed(method.model, method.head, method.normalise(train.x), train.y).embeddings
     rows = F.normalize(features, dim=1)
     generator = torch.Generator().manual_seed(0)
@@ -88,31 +86,33 @@ def test_exemplars_are_herded(network):
         assert herded < sorted(random)[20]  # than 90 of 100
 
 
-def test_when_the_quota_shrinks_the_first_chosen_stay():
-    run = make_training("icarl", benchmark=BENCHMARK, memory={"total": 12})
-    run_tasks(run, 1)
+def test_when_the_quota_shrinks_the_first_chosen_stay(benchmark, make_training):
+    run = make_training("icarl", benchmark=benchmark, memory={"total": 12})
+    run.run_tasks(1)
     memory = run.method.memory
     first = [memory.x[memory.y == label] for label in (0, 1)]
     assert [len(x) for x in first] == [6, 6]
     for tasks, number in ((2, 3), (3, 2)):
-        run_tasks(run, tasks)
+        run.run_tasks(tasks)
         for label in (0, 1):
             assert torch.equal(memory.x[memory.y == label], first[label][:number])
 
 
 @pytest.mark.parametrize("head", ["fixed", "growing"])
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
-def test_old_targets_are_the_old_network_s_sigmoids(network, head):
-    run = make_training("icarl", network=network, benchmark=BENCHMARK, head=head)
-    run_tasks(run, 1)
+def test_old_targets_are_the_old_network_s_sigmoids(
+    network, head, benchmark, make_training, one_step
+):
+    run = make_training("icarl", network=network, benchmark=benchmark, head=head)
+    run.run_tasks(1)
     last = copy.deepcopy(run.method.model).eval()
-    stop_in_task(run, 1, steps=2)
+    run.stop_in_task(1, steps=2)
     method, new = run.method, torch.tensor([0, 5, 13, 20])
     peek = RandomStreams(0)
     peek.load_state_dict(method.streams.state_dict())
     replay = torch.randperm(6, generator=peek.device("replay"))[:6] + method.pool.num_new
     index = torch.cat([new, replay])
-    x, y = method.pool.images(index), method.pool.y[index]
+    x, y = method.pool.inputs(index), method.pool.y[index]
     model = copy.deepcopy(method.model)
     with torch.no_grad():
         p, old = model(x).sigmoid().double(), last(x).sigmoid().double()
@@ -127,19 +127,19 @@ def test_old_targets_are_the_old_network_s_sigmoids(network, head):
     assert one_step(method, new).item() == pytest.approx(total / (10 * outputs), rel=1e-4)
 
 
-def test_in_the_first_task_all_targets_are_labels():
-    run = make_training("icarl", benchmark=BENCHMARK)
-    stop_in_task(run, 0)
+def test_in_the_first_task_all_targets_are_labels(benchmark, make_training, one_step):
+    run = make_training("icarl", benchmark=benchmark)
+    run.stop_in_task(0)
     method, index = run.method, torch.tensor([0, 30])
-    outputs = method.model(method.pool.images(index))
+    outputs = method.model(method.pool.inputs(index))
     targets = torch.eye(6)[[0, 1]]
     expected = F.binary_cross_entropy(outputs.sigmoid(), targets)
     torch.testing.assert_close(one_step(method, index), expected)
 
 
 @pytest.mark.parametrize("mix", ["none", "mixup", "gradmix+"])
-def test_the_old_network_is_the_last_task_s_and_rests(mix):
-    run = make_training("icarl", mix, "resnet", benchmark=BENCHMARK)
+def test_the_old_network_is_the_last_task_s_and_rests(mix, assert_same, benchmark, make_training):
+    run = make_training("icarl", mix, "resnet", benchmark=benchmark)
     last = None
     for event in run.events():
         old = run.method.old
@@ -154,13 +154,13 @@ def test_the_old_network_is_the_last_task_s_and_rests(mix):
             last = copy.deepcopy(run.method.model.state_dict())
 
 
-def test_means_follow_the_network_and_the_head_is_reported_beside_them():
-    run = make_training("icarl", benchmark=BENCHMARK, epochs=3)
-    done = [event for event in finish(run) if isinstance(event, TaskDone)]
+def test_means_follow_the_network_and_the_head_is_reported_beside_them(benchmark, make_training):
+    run = make_training("icarl", benchmark=benchmark, epochs=3)
+    done = [event for event in run.finish() if isinstance(event, TaskDone)]
     assert [list(event.correct) for event in done] == [["main", "head"]] * 3
     method = run.method
-    x = method.normalise(torch.cat([task.test.x for task in BENCHMARK.tasks]))
-    y = torch.cat([task.test.y for task in BENCHMARK.tasks])
+    x = method.normalise(torch.cat([task.test.x for task in benchmark.tasks]))
+    y = torch.cat([task.test.y for task in benchmark.tasks])
     right = y[method.model(x).argmax(dim=1) == y].bincount(minlength=6)
     assert torch.equal(done[2].correct["head"], right)
     # By the means of all six classes, from the features that the network has now.
@@ -172,15 +172,15 @@ def test_means_follow_the_network_and_the_head_is_reported_beside_them():
     assert torch.equal(done[2].correct["main"], y[nearest == y].bincount(minlength=6))
 
 
-def test_means_are_taken_anew_after_every_step_and_every_task():
-    run = make_training("icarl", benchmark=BENCHMARK)
-    stop_in_task(run, 1)
+def test_means_are_taken_anew_after_every_step_and_every_task(benchmark, make_training):
+    run = make_training("icarl", benchmark=benchmark)
+    run.stop_in_task(1)
     method, x = run.method, torch.rand(4, 1, 8, 8)
     one = method.predict(x)
     assert one[:, 2:].isinf().all()
-    stop_in_task(run, 1)  # one more
+    run.stop_in_task(1)  # one more
     other = method.predict(x)
-    fresh = make_training("icarl", benchmark=BENCHMARK)
+    fresh = make_training("icarl", benchmark=benchmark)
     fresh.load_state_dict(copy.deepcopy(run.state_dict()))
     assert torch.equal(other, fresh.method.predict(x))
     assert not torch.equal(one, other)

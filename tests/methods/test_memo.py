@@ -5,15 +5,6 @@ import math
 
 import pytest
 import torch
-from method_cases import (
-    assert_same,
-    blobs,
-    finish,
-    make_training,
-    one_step,
-    run_tasks,
-    stop_in_task,
-)
 from torch import nn
 
 from gradmix.methods.losses import as_soft, distillation, fold_old_classes
@@ -21,7 +12,10 @@ from gradmix.methods.memo import align_weights
 from gradmix.models import MLP
 from gradmix.training.loop import StepDone
 
-BENCHMARK = blobs(((16, 16), (12, 12), (12, 12)), noise=60)
+
+@pytest.fixture(scope="module")
+def benchmark(blobs):
+    return blobs(((16, 16), (12, 12), (12, 12)), noise=60)
 
 
 def snapshots(run):
@@ -38,7 +32,7 @@ def snapshots(run):
         end(new)
 
     method.begin_stage, method.end_task = begin_stage, end_task
-    finish(run)
+    run.finish()
     return states
 
 
@@ -48,10 +42,10 @@ def changed(before, after):
 
 @pytest.mark.parametrize("shared", [1.0, 0.0])
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
-def test_trains_exactly_what_it_should(network, shared):
+def test_trains_exactly_what_it_should(network, shared, benchmark, make_training):
     """Parameters and BatchNorm statistics: the shared, unless at rest, and the newest only."""
     run = make_training(
-        "memo", network=network, benchmark=BENCHMARK, options={"train_shared": shared}
+        "memo", network=network, benchmark=benchmark, options={"train_shared": shared}
     )
     for task, (before, after) in enumerate(snapshots(run)):
         prefixes = [f"specials.{task}.", "head."]
@@ -62,9 +56,9 @@ def test_trains_exactly_what_it_should(network, shared):
         assert sum(name.startswith("specials.") for name in after) % (task + 1) == 0
 
 
-def test_the_optimizer_has_exactly_those():
-    run = make_training("memo", benchmark=BENCHMARK)
-    stop_in_task(run, 2)
+def test_the_optimizer_has_exactly_those(benchmark, make_training):
+    run = make_training("memo", benchmark=benchmark)
+    run.stop_in_task(2)
     trained = {id(p) for group in run.method.optimizer.param_groups for p in group["params"]}
     names = {name for name, p in run.method.model.named_parameters() if id(p) in trained}
     assert names == {
@@ -75,9 +69,9 @@ def test_the_optimizer_has_exactly_those():
 
 
 @pytest.mark.parametrize("shared", [1.0, 0.0])
-def test_parts_at_rest_stay_in_evaluation_mode(shared):
+def test_parts_at_rest_stay_in_evaluation_mode(shared, benchmark, make_training):
     run = make_training(
-        "memo", "gradmix+", "resnet", benchmark=BENCHMARK, options={"train_shared": shared}
+        "memo", "gradmix+", "resnet", benchmark=benchmark, options={"train_shared": shared}
     )
     for event in run.events():
         if isinstance(event, StepDone):
@@ -90,22 +84,24 @@ def test_parts_at_rest_stay_in_evaluation_mode(shared):
             assert all(module.training == trains for module in net.shared.modules())
 
 
-def test_a_shared_part_that_the_user_froze_stays_frozen():
+def test_a_shared_part_that_the_user_froze_stays_frozen(benchmark, make_training):
     def network(outputs):
         net = MLP(64, outputs, (16, 12))
         net.shared.requires_grad_(False)
         return net
 
-    states = snapshots(make_training("memo", network=network, benchmark=BENCHMARK))
+    states = snapshots(make_training("memo", network=network, benchmark=benchmark))
     for part in ("shared.0.weight", "shared.0.bias"):
         assert all(
             torch.equal(state[part], states[0][0][part]) for pair in states for state in pair
         )
 
 
-def test_a_new_part_is_a_copy_of_the_last_and_the_head_keeps_its_weights():
-    run = make_training("memo", benchmark=BENCHMARK)
-    run_tasks(run, 2)
+def test_a_new_part_is_a_copy_of_the_last_and_the_head_keeps_its_weights(
+    assert_same, benchmark, make_training
+):
+    run = make_training("memo", benchmark=benchmark)
+    run.run_tasks(2)
     net = run.method.model
     before = copy.deepcopy(net)
     run.method.grow(6)
@@ -133,10 +129,10 @@ def test_distillation_by_hand():
     assert distillation(teacher, teacher).item() == pytest.approx(entropy)
 
 
-def test_the_loss_by_hand():
+def test_the_loss_by_hand(benchmark, make_training, one_step):
     """Heads that answer the same to everything: the classes' mean losses, and the folded one's."""
-    run = make_training("memo", benchmark=BENCHMARK, exemplars=3, options={"auxiliary": 0.5})
-    stop_in_task(run, 1)
+    run = make_training("memo", benchmark=benchmark, exemplars=3, options={"auxiliary": 0.5})
+    run.stop_in_task(1)
     method, net = run.method, run.method.model
     z, a = [0.3, -0.2, 0.9, 0.1], [0.4, -0.6, 0.2]
     for head, outputs in ((net.head, z), (net.auxiliary, a)):
@@ -163,8 +159,8 @@ def test_alignment_by_hand():
 
 
 @pytest.mark.parametrize("align", [1.0, 0.0])
-def test_alignment_happens_at_the_end_of_every_task_but_the_first(align):
-    run = make_training("memo", benchmark=BENCHMARK, options={"align": align})
+def test_alignment_happens_at_the_end_of_every_task_but_the_first(align, benchmark, make_training):
+    run = make_training("memo", benchmark=benchmark, options={"align": align})
     method, end = run.method, run.method.end_task
     seen = []
 
@@ -180,19 +176,19 @@ def test_alignment_happens_at_the_end_of_every_task_but_the_first(align):
         seen.append(task)
 
     method.end_task = end_task
-    finish(run)
+    run.finish()
     assert seen == [0, 1, 2]
 
 
-def test_a_head_without_bias_can_be_resumed():
+def test_a_head_without_bias_can_be_resumed(assert_same, benchmark, make_training):
     def network(outputs):
         net = MLP(64, outputs, (16, 12))
         net.head = nn.Linear(12, outputs, bias=False)
         return net
 
-    run, other = (make_training("memo", network=network, benchmark=BENCHMARK) for _ in range(2))
-    stop_in_task(run, 2)
+    run, other = (make_training("memo", network=network, benchmark=benchmark) for _ in range(2))
+    run.stop_in_task(2)
     other.load_state_dict(copy.deepcopy(run.state_dict()))
-    finish(run)
-    finish(other)
+    run.finish()
+    other.finish()
     assert_same(run.state_dict(), other.state_dict())

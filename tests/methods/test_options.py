@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict
 
 import pytest
-from method_cases import make_training
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import METHODS, find_method
@@ -23,6 +22,7 @@ DEFAULTS = {
         "mix_boosting": 1.0,
         "mix_compression": 0.0,
     },
+    "ridge": {"features": 0.0},
     "memo": {"auxiliary": 1.0, "train_shared": 1.0, "align": 0.0},
 }
 
@@ -32,9 +32,10 @@ def options(method, **given):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_defaults(method):
+def test_defaults(method, make_training):
     assert asdict(options(method)) == DEFAULTS.get(method, {})
-    assert make_training(method).method.options == options(method)
+    network = "mlp" if METHODS[method].build.trains else "linear"
+    assert make_training(method, network=network).method.options == options(method)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -65,6 +66,9 @@ def test_unknown_names_are_refused(method):
         ("memo", "auxiliary", -1.0),
         ("memo", "train_shared", 0.5),
         ("memo", "align", 2.0),
+        ("ridge", "features", -1.0),
+        ("ridge", "features", 0.5),
+        ("ridge", "features", 20_001.0),
         *[
             (method, name, value)
             for method, known in DEFAULTS.items()

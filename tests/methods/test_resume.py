@@ -4,24 +4,17 @@ import copy
 
 import pytest
 import torch
-from method_cases import assert_same, assert_same_events, blobs, finish, make_training
 
 from gradmix.methods import METHODS
 from gradmix.models import MLP
 
+TRAINED = [name for name, info in METHODS.items() if info.build.trains]
+CLOSED_FORM = [name for name in METHODS if name not in TRAINED]
 SIZES = ((8, 8), (5, 4), (4, 4))  # 2, 1 and 1 steps
 
 
-def cases():
-    for method, info in METHODS.items():
-        mixed = "gradmix+" if info.build.replays else "mixup"
-        for mix in ("none", mixed):
-            for head in ("fixed",) if info.build.grows else ("fixed", "growing"):
-                yield pytest.param(method, mix, head, id=f"{method}-{mix}-{head}")
-
-
 def recorded(make):
-    """A whole run: its events, and what could have been saved at each of them."""
+    """The states and events of a whole run."""
     whole = make()
     states, events = [], []
     for event in whole.events():
@@ -30,32 +23,40 @@ def recorded(make):
     return states, events
 
 
-def check_resume(make, make_other=None):
-    states, events = recorded(make)
-    for number, state in enumerate(states):
-        resumed = (make if make_other is None else make_other)()
-        resumed.load_state_dict(copy.deepcopy(state))
-        assert_same(resumed.state_dict(), state)
-        assert_same_events(finish(resumed), events[number + 1 :])
-        assert_same(resumed.state_dict(), states[-1])
+@pytest.fixture(scope="module")
+def check_resume(assert_same, assert_same_events):
+    def call(make, make_other=None):
+        states, events = recorded(make)
+        for number, state in enumerate(states):
+            resumed = (make if make_other is None else make_other)()
+            resumed.load_state_dict(copy.deepcopy(state))
+            assert_same(resumed.state_dict(), state)
+            assert_same_events(resumed.finish(), events[number + 1 :])
+            assert_same(resumed.state_dict(), states[-1])
+
+    return call
 
 
-@pytest.mark.parametrize(("method", "mix", "head"), [*cases()])
-def test_resume_is_exact_at_every_event(method, mix, head):
+@pytest.mark.pairwise
+@pytest.mark.parametrize("head", ["fixed", "growing"])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("method", TRAINED)
+def test_resume_is_exact_at_every_event(method, mixed, head, blobs, check_resume, make_training):
     benchmark = blobs(SIZES)
+    mix = ("gradmix+" if METHODS[method].build.replays else "mixup") if mixed else "none"
     check_resume(
         lambda: make_training(method, mix, benchmark=benchmark, head=head, epochs=2, exemplars=2)
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_resume_is_exact_with_batch_norm(method):
-    benchmark = blobs(((8, 8), (4, 4), (4, 4)))
+@pytest.mark.parametrize("method", TRAINED)
+def test_resume_is_exact_with_batch_norm(method, blobs, check_resume, make_training):
+    benchmark = blobs(((8, 8), (4, 4)))
     check_resume(lambda: make_training(method, "none", "resnet", benchmark=benchmark))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_state_needs_no_network_of_the_same_weights(method):
+@pytest.mark.parametrize("method", TRAINED)
+def test_a_state_needs_no_network_of_the_same_weights(method, blobs, check_resume, make_training):
     """As with a network of the user's own, which no seed of ours made."""
     benchmark = blobs(SIZES)
 
@@ -69,8 +70,8 @@ def test_a_state_needs_no_network_of_the_same_weights(method):
     check_resume(lambda: make(1), lambda: make(2))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_resume_with_a_memory_of_fixed_size(method):
+@pytest.mark.parametrize("method", TRAINED)
+def test_resume_with_a_memory_of_fixed_size(method, blobs, check_resume, make_training):
     benchmark = blobs(SIZES)
     check_resume(lambda: make_training(method, benchmark=benchmark, memory={"total": 7}))
 
@@ -79,7 +80,7 @@ def test_resume_with_a_memory_of_fixed_size(method):
     ("method", "options"),
     [("memo", {"train_shared": 0.0}), ("foster", {"compression": 2.0}), ("mir", {"candidates": 1})],
 )
-def test_resume_with_options(method, options):
+def test_resume_with_options(method, options, blobs, check_resume, make_training):
     check_resume(lambda: make_training(method, benchmark=blobs(SIZES), options=options, epochs=2))
 
 
@@ -88,23 +89,36 @@ def noisy(x, *, generator):
     return x + torch.randint(0, 40, x.shape, generator=generator, dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("mix", ["none", "mixup", "gradmix+", "gradient:manifold:remix"])
-@pytest.mark.parametrize("method", ["er", "mir", "der++"])
-def test_resume_is_exact_with_transforms(method, mix):
+@pytest.mark.parametrize(
+    ("method", "mix"),
+    [
+        ("er", "gradmix+"),
+        ("er", "gradient:manifold:remix"),
+        ("mir", "none"),
+        ("mir", "gradmix+"),
+        ("der++", "none"),
+        ("der++", "mixup"),
+    ],
+)
+def test_resume_is_exact_with_transforms(method, mix, blobs, check_resume, make_training):
     """Where views are drawn in a step that was planned before."""
     benchmark = blobs(((8, 8), (8, 9)))  # 2 steps each
 
-    def make():
-        run = make_training(method, mix, benchmark=benchmark, exemplars=2)
-        run.transforms = (noisy,)
-        return run
-
-    check_resume(make)
+    check_resume(
+        lambda: make_training(method, mix, benchmark=benchmark, exemplars=2, transforms=(noisy,))
+    )
 
 
-@pytest.mark.parametrize("mix", ["none", "cutmix", "balanced-mixup", "manifold-mixup"])
-@pytest.mark.parametrize("method", METHODS)
-def test_states_are_tensors_and_plain_values(method, mix, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "mix"),
+    [
+        *((method, "none") for method in TRAINED),
+        *(("er", mix) for mix in ("cutmix", "balanced-mixup", "manifold-mixup", "gradmix+")),
+    ],
+)
+def test_states_are_tensors_and_plain_values(
+    method, mix, tmp_path, assert_same, blobs, make_training
+):
     """So that they can be read back without running code."""
     run = make_training(method, mix, benchmark=blobs(SIZES), head="growing")
     for number, _ in enumerate(run.events()):
@@ -112,38 +126,27 @@ def test_states_are_tensors_and_plain_values(method, mix, tmp_path):
         assert_same(torch.load(tmp_path / f"{number}", weights_only=True), run.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("method", "criterion", "rolling"),
-    [("er", "auto", 2), ("mir", "auto", 3), ("er", "clusters", 1), ("mir", "clusters", 2)],
-)
-def test_resume_is_exact_with_pairs_on_demand_and_rolling_exemplars(
-    method, criterion, rolling, tmp_path
+@pytest.mark.parametrize("method", ["er", "mir"])
+def test_resume_is_exact_with_pairs_on_demand(
+    method, tmp_path, make_training, blobs, assert_same, check_resume
 ):
     benchmark = blobs(SIZES)
 
     def make():
-        settings = {"criterion": criterion, "rolling": rolling, "head": "growing"}
-        return make_training(
-            method, "gradmix+", benchmark=benchmark, epochs=3, exemplars=2, **settings
-        )
+        settings = {"criterion": "clusters", "head": "growing", "epochs": 3, "exemplars": 2}
+        return make_training(method, "gradmix+", benchmark=benchmark, **settings)
 
     check_resume(make)
     run = make()
-    for event in run.events():
-        if getattr(event, "task", 0) == 1:
-            break
+    run.stop_in_task(1)
     torch.save(run.state_dict(), tmp_path / "state")
     assert_same(torch.load(tmp_path / "state", weights_only=True), run.state_dict())
 
 
-@pytest.mark.parametrize("method", ["er", "mir"])
-@pytest.mark.parametrize(
-    "mix", ["gradmix+", "gradient-refined:linear:remix", "gradient-softmax:linear:remix"]
-)
-def test_resume_is_exact_where_samples_are_judged(method, mix):
+@pytest.mark.parametrize("head", ["fixed", "growing"])
+@pytest.mark.parametrize("method", CLOSED_FORM)
+def test_resume_is_exact_in_closed_form(method, head, blobs, check_resume, make_training):
     benchmark = blobs(SIZES)
     check_resume(
-        lambda: make_training(
-            method, mix, benchmark=benchmark, epochs=2, exemplars=2, level="sample"
-        )
+        lambda: make_training(method, network="linear", benchmark=benchmark, head=head, seed=3)
     )

@@ -135,14 +135,14 @@ def test_cutmix_needs_images(shape):
 
 def states(model, x, upto):
     h = x.flatten(1)
-    for layer in model.hidden[:upto]:
-        h = layer(h).relu()
+    for layer in [*model.shared, *model.special][:upto]:
+        h = layer(h)
     return h
 
 
 def rest(model, h, after):
-    for layer in model.hidden[after:]:
-        h = layer(h).relu()
+    for layer in [*model.shared, *model.special][after:]:
+        h = layer(h)
     return model.head(h)
 
 

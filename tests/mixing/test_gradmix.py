@@ -2,44 +2,55 @@
 
 import pytest
 import torch
-from mixer_cases import (
-    EMPTY,
-    NEW,
-    NEW_Y,
-    OLD,
-    OLD_Y,
-    OUTPUTS,
-    ROWS,
-    SIZE,
-    X,
-    Y,
-    batch_norm_model,
-    global_state,
-    parents,
-    reference,
-    seeded,
-)
 from torch import nn
 from torch.nn import functional as F
 
 import gradmix
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing.gradmix import GradMix
-from gradmix.mixing.recipe import BY_SAMPLES, LABELS, PARTNERS
+from gradmix.mixing.recipe import LABELS, PARTNERS
+
+OUTPUTS = 8
+NEW_Y = torch.tensor([4] * 12 + [6] * 5)[
+    torch.randperm(17, generator=torch.Generator().manual_seed(0))
+]
+OLD_Y = torch.tensor([1, 1, 1, 1, 2, 2])  # unequal, so that the kinds of average differ
+Y = torch.cat([NEW_Y, OLD_Y])
+SIZE = len(Y)
+X = torch.eye(SIZE)  # mixed rows tell their parents
+NEW, OLD = (X[:17], NEW_Y), (X[17:], OLD_Y)
+EMPTY = (torch.empty(0, SIZE), torch.empty(0, dtype=torch.int64))
+ROWS = torch.tensor([0, 3, 5, 8, 11, 14, 16, 17, 18, 20, 22])
 
 
-def refreshed(model=None, seed=2, memory=OLD, current=NEW, **settings):
-    mixer = GradMix(generator=seeded(seed), **settings)
-    mixer.refresh(batch_norm_model() if model is None else model, memory=memory, current=current)
-    return mixer
+@pytest.fixture(scope="module")
+def refreshed(batch_norm_model, seeded):
+    def call(model=None, seed=2, memory=OLD, current=NEW, **settings):
+        mixer = GradMix(generator=seeded(seed), **settings)
+        mixer.refresh(
+            batch_norm_model(SIZE, OUTPUTS) if model is None else model,
+            memory=memory,
+            current=current,
+        )
+        return mixer
+
+    return call
 
 
-def use(mixer, argument, samples):
+@pytest.fixture(scope="module")
+def use(batch_norm_model):
     """Hand over samples as a batch, or as one argument of a refresh."""
-    if argument == "batch":
-        mixer(*samples)
-    else:
-        mixer.refresh(batch_norm_model(), **{"memory": OLD, "current": NEW, argument: samples})
+
+    def call(mixer, argument, samples):
+        if argument == "batch":
+            mixer(*samples)
+        else:
+            mixer.refresh(
+                batch_norm_model(SIZE, OUTPUTS),
+                **{"memory": OLD, "current": NEW, argument: samples},
+            )
+
+    return call
 
 
 def test_it_is_the_public_name():
@@ -47,18 +58,18 @@ def test_it_is_the_public_name():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_table_is_algorithm_1(bias):
+def test_the_table_is_algorithm_1(bias, batch_norm_model, reference_table, refreshed):
     """A huge α makes λ a half."""
-    model = batch_norm_model(bias)
+    model = batch_norm_model(SIZE, OUTPUTS, bias)
     mixer = refreshed(model, alpha=1e10, tables=1, pairing="all-pairs")
-    expected = reference(model, 0.5)
+    expected = reference_table(model, X, Y, 17, 0.5)
     assert mixer.pairs.classes.tolist() == [1, 2, 4, 6]
     torch.testing.assert_close(mixer.pairs.scores, expected.scores, atol=1e-4, rtol=1e-3)
     assert torch.equal(mixer.pairs.negative, expected.negative)
     assert torch.equal(mixer.pairs.optimal, expected.optimal)
 
 
-def test_a_mixed_batch_is_what_it_says():
+def test_a_mixed_batch_is_what_it_says(parents, refreshed):
     mixer = refreshed(labels="proportional")
     table = mixer.pairs
     assert 0 < table.negative_rate < 1  # else this test would show little
@@ -83,9 +94,9 @@ def test_a_mixed_batch_is_what_it_says():
 
 
 @pytest.mark.parametrize("labels", LABELS)
-@pytest.mark.parametrize("partners", [p for p in PARTNERS if p not in BY_SAMPLES])
+@pytest.mark.parametrize("partners", PARTNERS)
 @pytest.mark.parametrize("blend", ["linear", "cutmix"])
-def test_targets_are_distributions_and_train_a_model(blend, partners, labels):
+def test_targets_are_distributions_and_train_a_model(blend, partners, labels, refreshed, seeded):
     x = torch.rand(SIZE, 1, 4, 4, generator=seeded())
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, OUTPUTS))
     mixer = refreshed(
@@ -106,7 +117,7 @@ def test_targets_are_distributions_and_train_a_model(blend, partners, labels):
     assert model[-1].weight.grad is not None
 
 
-def test_same_seed_same_bits_whatever_the_global_generator_does():
+def test_same_seed_same_bits_whatever_the_global_generator_does(refreshed):
     results = []
     for seed in (4, 4, 5):
         torch.manual_seed(len(results))
@@ -117,8 +128,10 @@ def test_same_seed_same_bits_whatever_the_global_generator_does():
     assert not torch.equal(results[0][1], results[2][1])
 
 
-def test_with_a_generator_the_global_ones_and_the_model_are_left_alone():
-    model = batch_norm_model().train()
+def test_with_a_generator_the_global_ones_and_the_model_are_left_alone(
+    batch_norm_model, global_state, refreshed
+):
+    model = batch_norm_model(SIZE, OUTPUTS).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     randomness = global_state()
     refreshed(model)(X[ROWS], Y[ROWS])
@@ -127,26 +140,35 @@ def test_with_a_generator_the_global_ones_and_the_model_are_left_alone():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_without_a_generator_the_global_seed_decides():
+def test_without_a_generator_the_global_seed_decides(batch_norm_model):
     results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         mixer = GradMix()
-        mixer.refresh(batch_norm_model(), memory=OLD, current=NEW)
+        mixer.refresh(batch_norm_model(SIZE, OUTPUTS), memory=OLD, current=NEW)
         results.append(mixer(X[ROWS], Y[ROWS])[0])
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
 
 
-def test_the_batch_is_not_written_to():
+def test_the_batch_is_not_written_to(refreshed):
     x, y = X[ROWS].clone(), Y[ROWS].clone()
     refreshed()(x, y)
     assert torch.equal(x, X[ROWS])
     assert torch.equal(y, Y[ROWS])
 
 
+def test_labels_may_be_a_view(refreshed):
+    """PyTorch would warn if they were looked up as they are."""
+    spread = torch.stack([Y[ROWS], Y[ROWS]], dim=1)[:, 0]
+    for expected, found in zip(
+        refreshed()(X[ROWS], Y[ROWS]), refreshed()(X[ROWS], spread), strict=True
+    ):
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("memory", [EMPTY, None])
-def test_an_empty_memory_leaves_batches_as_they_are(memory):
+def test_an_empty_memory_leaves_batches_as_they_are(memory, refreshed):
     mixer = refreshed(memory=memory)
     assert mixer.pairs is None
     x = X[:5].clone()
@@ -156,12 +178,12 @@ def test_an_empty_memory_leaves_batches_as_they_are(memory):
     assert torch.equal(targets, torch.eye(OUTPUTS)[NEW_Y[:5]])
 
 
-def test_an_empty_memory_does_not_stop_mixes_without_gradients():
+def test_an_empty_memory_does_not_stop_mixes_without_gradients(refreshed):
     mixed, _ = refreshed(memory=EMPTY, partners="shuffle")(X[:9], NEW_Y[:9])
     assert not torch.equal(mixed, X[:9])
 
 
-def test_a_given_head_is_used_where_the_last_linear_is_another():
+def test_a_given_head_is_used_where_the_last_linear_is_another(refreshed):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -181,27 +203,29 @@ def test_a_given_head_is_used_where_the_last_linear_is_another():
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_few_exemplars_are_drawn_of_the_current_classes(limit):
-    model, rows = batch_norm_model(), []
+def test_few_exemplars_are_drawn_of_the_current_classes(limit, batch_norm_model, refreshed):
+    model, rows = batch_norm_model(SIZE, OUTPUTS), []
     model.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].argmax(1)))
-    refreshed(model, exemplars_per_class=limit)
+    refreshed(model, criterion_exemplars=limit)
     labels = Y[torch.cat(rows)]
     assert labels.bincount(minlength=OUTPUTS).tolist() == [0, 4, 2, 0, limit, 0, limit, 0]
 
 
-def test_a_refresh_follows_model_and_data():
+def test_a_refresh_follows_model_and_data(batch_norm_model, refreshed):
     mixer = refreshed(pairing="all-pairs")
     first = mixer.pairs
-    mixer.refresh(batch_norm_model(), memory=(X, Y), current=(X[:4], torch.full((4,), 7)))
+    mixer.refresh(
+        batch_norm_model(SIZE, OUTPUTS), memory=(X, Y), current=(X[:4], torch.full((4,), 7))
+    )
     assert mixer.pairs is not first
     assert mixer.pairs.classes.tolist() == [1, 2, 4, 6, 7]
-    mixer.refresh(batch_norm_model(), memory=EMPTY, current=NEW)
+    mixer.refresh(batch_norm_model(SIZE, OUTPUTS), memory=EMPTY, current=NEW)
     assert mixer.pairs is None
 
 
-def test_state_goes_on_between_epochs():
+def test_state_goes_on_between_epochs(batch_norm_model, seeded):
     mixer = GradMix(generator=(generator := seeded(3)))
-    model = batch_norm_model()
+    model = batch_norm_model(SIZE, OUTPUTS)
 
     def epoch(mixer):
         mixer.refresh(model, memory=OLD, current=NEW)
@@ -214,6 +238,18 @@ def test_state_goes_on_between_epochs():
     again.load_state_dict(state)
     other.set_state(draws)
     assert all(torch.equal(*pair) for pair in zip(epoch(again), expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [None, {}, [], {"host": None}, {"host": "{}"}, {"host": "[" * 10_000}, {"host": 3, "more": 1}],
+)
+def test_a_state_that_is_none_is_refused_and_changes_nothing(state):
+    mixer = GradMix(generator=torch.Generator().manual_seed(0))
+    before = mixer.state_dict()
+    with pytest.raises(InputError, match="state"):
+        mixer.load_state_dict(state)
+    assert mixer.state_dict() == before
 
 
 def test_a_call_before_the_first_refresh_says_what_to_do():
@@ -236,6 +272,8 @@ BAD_SAMPLES = {
     "integer inputs": (X[:2].to(torch.uint8), Y[:2], "inputs are torch.uint8"),
     "NaN": (NAN[:2], Y[:2], "NaN or infinite"),
     "infinite": (X[:2] / 0, Y[:2], "NaN or infinite"),
+    "sparse inputs": (X[:2].to_sparse(), Y[:2], "give dense data"),
+    "inputs without values": (X[:2].to("meta"), Y[:2], "give dense data"),
     "other shape": (X[:2, None], Y[:2], r"shape \(2, 1, 23\)"),
     "fewer columns": (X[:2, :1], Y[:2], r"shape \(2, 1\)"),
     "other dtype": (X[:2].half(), Y[:2], "torch.float16"),
@@ -244,7 +282,7 @@ BAD_SAMPLES = {
 
 @pytest.mark.parametrize("case", BAD_SAMPLES)
 @pytest.mark.parametrize("argument", ["memory", "current", "batch"])
-def test_bad_samples_are_refused_by_name_and_change_nothing(argument, case):
+def test_bad_samples_are_refused_by_name_and_change_nothing(argument, case, refreshed, use):
     x, y, message = BAD_SAMPLES[case]
     mixer = refreshed()
     pairs, state = mixer.pairs, mixer.state_dict()
@@ -261,46 +299,53 @@ def test_bad_samples_are_refused_by_name_and_change_nothing(argument, case):
 
 @pytest.mark.parametrize("bad", [(), (X, Y, Y), X])
 @pytest.mark.parametrize("argument", ["memory", "current"])
-def test_what_is_no_pair_is_refused_by_name(argument, bad):
+def test_what_is_no_pair_is_refused_by_name(argument, bad, batch_norm_model, refreshed):
     mixer = refreshed()
     with pytest.raises(InputError, match=f"{argument} is a .*give a pair"):
-        mixer.refresh(batch_norm_model(), **{"memory": OLD, "current": NEW, argument: bad})
+        mixer.refresh(
+            batch_norm_model(SIZE, OUTPUTS), **{"memory": OLD, "current": NEW, argument: bad}
+        )
     with pytest.raises(InputError, match="model is 'mlp'; give a network"):
         mixer.refresh("mlp", memory=OLD, current=NEW)
 
 
 @pytest.mark.parametrize("argument", ["current", "batch"])
-def test_only_the_memory_may_be_empty(argument):
+def test_only_the_memory_may_be_empty(argument, refreshed, use):
     mixer = refreshed()
     with pytest.raises(InputError, match=f"{argument} has 0 inputs"):
         use(mixer, argument, EMPTY)
 
 
 @pytest.mark.parametrize("partners", ["gradient", "shuffle"])
-def test_a_class_that_was_not_there_at_the_refresh_is_refused(partners):
+def test_a_class_that_was_not_there_at_the_refresh_is_refused(partners, refreshed):
     mixer = refreshed(partners=partners)
     with pytest.raises(InputError, match=r"classes \[0, 5\].*classes \[1, 2, 4, 6\]"):
         mixer(X[:3], torch.tensor([5, 4, 0]))
 
 
-def diverged():
-    model = batch_norm_model()
-    with torch.no_grad():
-        model[-1].weight.fill_(torch.nan)
+def without_linear(model):
+    return nn.Sequential(nn.Flatten(), nn.ReLU())
+
+
+def with_softmax(model):
+    return nn.Sequential(model, nn.Softmax(1))
+
+
+def diverged(model):
+    nn.init.constant_(model[-1].weight, torch.nan)
     return model
 
 
-BAD_MODELS = {
-    "no linear": (lambda: nn.Sequential(nn.Flatten(), nn.ReLU()), "model is a Sequential"),
-    "softmax behind the head": (lambda: nn.Sequential(batch_norm_model(), nn.Softmax(1)), "head"),
-    "diverged": (diverged, "model gives NaN"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_MODELS)
-def test_bad_models_are_refused_and_change_nothing(case):
-    make, message = BAD_MODELS[case]
-    mixer, model = refreshed(), make().train()
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (without_linear, "model is a Sequential"),
+        (with_softmax, "head"),
+        (diverged, "model gives NaN"),
+    ],
+)
+def test_bad_models_are_refused_and_change_nothing(spoil, message, batch_norm_model, refreshed):
+    mixer, model = refreshed(), spoil(batch_norm_model(SIZE, OUTPUTS)).train()
     pairs, state = mixer.pairs, mixer.state_dict()
     with pytest.raises(InputError, match=message):
         mixer.refresh(model, memory=OLD, current=NEW)
@@ -311,23 +356,23 @@ def test_bad_models_are_refused_and_change_nothing(case):
 
 
 @pytest.mark.parametrize("which", ["a stranger", "a hidden layer"])
-def test_a_wrong_head_is_refused(which):
+def test_a_wrong_head_is_refused(which, refreshed):
     model = nn.Sequential(nn.Linear(SIZE, OUTPUTS), nn.ReLU(), nn.Linear(OUTPUTS, OUTPUTS))
     head = model[0] if which == "a hidden layer" else nn.Linear(SIZE, OUTPUTS)
     with pytest.raises(InputError, match="head"):
         refreshed(model, head=head)
 
 
-def test_cutmix_of_rows_is_refused():
+def test_cutmix_of_rows_is_refused(batch_norm_model, seeded):
     mixer = GradMix(blend="cutmix", generator=seeded())
     with pytest.raises(InputError, match="'cutmix', which needs images"):
-        mixer.refresh(batch_norm_model(), memory=OLD, current=NEW)
+        mixer.refresh(batch_norm_model(SIZE, OUTPUTS), memory=OLD, current=NEW)
     assert mixer.pairs is None
 
 
-def test_a_failed_refresh_leaves_the_generator_where_it_was():
+def test_a_failed_refresh_leaves_the_generator_where_it_was(batch_norm_model, seeded):
     generator = seeded()
-    model = batch_norm_model()
+    model = batch_norm_model(SIZE, OUTPUTS)
     mixer = GradMix(generator=generator, head=model[0])
     before = generator.get_state()
     with pytest.raises(InputError, match="does not give the model's output"):
@@ -335,17 +380,19 @@ def test_a_failed_refresh_leaves_the_generator_where_it_was():
     assert torch.equal(generator.get_state(), before)
 
 
-def test_every_batch_is_paired_by_the_table_of_its_ratio():
+def test_every_batch_is_paired_by_the_table_of_its_ratio(
+    batch_norm_model, parents, reference_table, refreshed
+):
     """With eight tables the one in use is the reference at the centre of the ratio's bin."""
-    model = batch_norm_model()
-    mixer = refreshed(model, pairing="all-pairs", exemplars_per_class=99)
+    model = batch_norm_model(SIZE, OUTPUTS)
+    mixer = refreshed(model, pairing="all-pairs", criterion_exemplars=99)
     seen = set()
     for _ in range(20):
         x, _ = mixer(X, Y)
         shares = [lam for lam, _ in parents(x, torch.arange(SIZE)) if lam < 1]
         centre = (int(shares[0] * 8) + 0.5) / 8
         seen.add(centre)
-        expected = reference(model, centre)
+        expected = reference_table(model, X, Y, 17, centre)
         torch.testing.assert_close(mixer.pairs.scores, expected.scores, atol=1e-4, rtol=1e-3)
     assert len(seen) > 4  # several tables were in use
 
@@ -357,8 +404,8 @@ def test_every_batch_is_paired_by_the_table_of_its_ratio():
         ({"alpha": 0.0}, InputError, "alpha is 0.0"),
         ({"alpha": None}, InputError, "alpha is None; give a number"),
         ({"tau": "a"}, InputError, "tau is 'a'; give a number"),
-        ({"tables": 1.5}, InputError, "tables is 1.5; give a whole number"),
-        ({"exemplars_per_class": "8"}, InputError, "exemplars_per_class is '8'"),
+        ({"tables": 1.5}, InputError, "tables is 1.5; give an integer"),
+        ({"criterion_exemplars": "8"}, InputError, "criterion_exemplars is '8'"),
         ({"head": "fc"}, InputError, "head is 'fc'; give the model's last"),
         ({"generator": 0}, InputError, "generator is 0; give a torch.Generator"),
         ({"alpha": -1.0}, InputError, "alpha is -1.0"),
@@ -367,7 +414,7 @@ def test_every_batch_is_paired_by_the_table_of_its_ratio():
         ({"labels": "remx"}, UnknownNameError, "unknown labels 'remx': did you mean 'remix'"),
         ({"partners": "gradent"}, UnknownNameError, "did you mean 'gradient'"),
         ({"blend": "cutmx"}, UnknownNameError, "unknown blend 'cutmx': did you mean 'cutmix'"),
-        ({"exemplars_per_class": -1}, InputError, "exemplars_per_class is -1"),
+        ({"criterion_exemplars": -1}, InputError, "criterion_exemplars is -1"),
     ],
 )
 def test_bad_settings_fail_at_construction(settings, error, message):
@@ -395,5 +442,4 @@ def test_many_classes_are_mixed_without_a_table():
     exact = GradMix(tables=2, criterion="exact", generator=torch.Generator().manual_seed(0))
     exact.refresh(model, memory=(centres[old], y[old]), current=(centres[new], y[new]))
     assert exact.pairs is not None
-    rate = mixer._mixer.judge.negative_rate
-    assert 0 < rate < 1
+    assert 0 < mixer._selector.negative_rate < 1

@@ -1,4 +1,4 @@
-"""Criterion and mixing together, as the loop uses them."""
+"""The mixer of the training loop: plans, mixed batches, counts and saved plans."""
 
 import itertools
 import json
@@ -6,41 +6,105 @@ import json
 import numpy as np
 import pytest
 import torch
-from mixer_cases import (
-    BATCHES,
-    BEST,
-    CLASSES,
-    OUTPUTS,
-    ROWS,
-    SCORES,
-    SIZE,
-    TABLES,
-    FixedHost,
-    X,
-    Y,
-    batch_norm_model,
-    make_mixer,
-    make_pool,
-    mix_given,
-    mix_one,
-    parents,
-    seeded,
-    with_table,
-)
 
-from gradmix.mixing import RECIPES, Recipe
-from gradmix.mixing.recipe import BLENDS, BY_SAMPLES, LABELS, PARTNERS
+from gradmix.criterion.pair_tables import PairTables
+from gradmix.data.pool import Normalise, Pool
+from gradmix.errors import InputError
+from gradmix.mixing import RECIPES, Recipe, parse_recipe
+from gradmix.mixing.mixer import Mixer
+from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
 from gradmix.models import MLP
+from gradmix.types import Samples
 
-BY_TABLE = [name for name in PARTNERS if name not in BY_SAMPLES]
-AXES = [*itertools.product(BY_TABLE, BLENDS, LABELS)]
+AXES = [*itertools.product(PARTNERS, BLENDS, LABELS)]
+OUTPUTS = 8
+# Classes 4 and 6 are new, in random order; 1 and 2 are in memory, unequal in number.
+NEW_Y = torch.tensor([4] * 12 + [6] * 5)[
+    torch.randperm(17, generator=torch.Generator().manual_seed(0))
+]
+Y = torch.cat([NEW_Y, torch.tensor([1, 1, 1, 1, 2, 2])])
+SIZE = len(Y)
+X = torch.eye(SIZE)  # mixed rows tell their parents
+CLASSES = torch.tensor([1, 2, 4, 6])
+SCORES = torch.tensor(
+    [
+        [1.0, -1.0, -1.0, 0.5],  # 1: best with itself
+        [3.0, -1.0, 0.0, -1.0],  # 2: best with 1
+        [-1.0, 2.0, -1.0, -1.0],  # 4: best with 2
+        [-4.0, -3.0, -2.0, -1.0],  # 6: harmed by all, least by itself
+    ]
+)
+BEST = {1: 1, 2: 1, 4: 2, 6: 6}
+ROWS = torch.tensor([0, 3, 5, 8, 11, 14, 16, 17, 18, 20, 22])  # a batch of the pool
+BATCHES = torch.stack([(ROWS + 7 * k) % SIZE for k in range(5)])
+ONE = PairTables(CLASSES, SCORES[None])
+THREE = PairTables(CLASSES, torch.stack([SCORES, -SCORES, SCORES.T]))
+
+
+class FixedHost:
+    """A generator of scalars that returns what the test wants and notes what it was asked.
+
+    `lam` is one number for all draws, or one after another.
+    """
+
+    def __init__(self, lam=0.3, integer=0):
+        self.ratios = itertools.repeat(lam) if isinstance(lam, float) else iter(lam)
+        self.integer = integer
+        self.asked = []
+
+    def beta(self, a, b):
+        self.asked.append(("beta", a, b))
+        return next(self.ratios)
+
+    def integers(self, limit):
+        self.asked.append(("integers", limit))
+        return min(self.integer, limit - 1)
+
+
+def make_pool(x=X):
+    return Pool(Samples(x[:17], NEW_Y), Samples(x[17:], Y[17:]), Normalise([0.0], [1.0]))
+
+
+def make_mixer(recipe, host=None, x=X, seed=1, mix_points=1):
+    recipe = parse_recipe(recipe) if isinstance(recipe, str) else recipe
+    host = FixedHost() if host is None else host
+    generator = torch.Generator().manual_seed(seed)
+    mixer = Mixer(recipe, OUTPUTS, host=host, generator=generator, mix_points=mix_points)
+    mixer.begin_task(make_pool(x))
+    return mixer
+
+
+def with_images(recipe, seed=3):
+    """A mixer of images, with as many draws of scalars as it needs."""
+    x = torch.rand(SIZE, 2, 5, 3, generator=torch.Generator().manual_seed(0))
+    return make_mixer(recipe, np.random.default_rng(seed), x, seed, mix_points=3)
+
+
+def mix_one(mixer, rows, pairs=ONE):
+    """A batch of the pool, mixed."""
+    return mixer.mix(mixer.plan(rows[None], pairs), 0)
+
+
+def mix_given(mixer, x, y, pairs=ONE):
+    """A batch that is not said to come from the pool, mixed."""
+    return mixer.mix(mixer.plan_labels(y[None], pairs), 0, x)
+
+
+def assert_same_mix(one, other):
+    """Bit by bit, wherever the mix happens."""
+    assert one.at == other.at
+    assert (one.mix is None) == (other.mix is None) == (one.at is None)
+    assert torch.equal(one.x, other.x)
+    assert torch.equal(one.targets, other.targets)
+    if one.mix is not None:
+        assert torch.equal(one.mix(one.x), other.mix(other.x))
 
 
 @pytest.mark.parametrize("recipe", [None, "gradmix", "gradmix+", "gradient:cutmix:remix"])
 def test_unmixed_without_a_recipe_or_a_table(recipe):
     mixer = make_mixer(recipe)
     x = X[ROWS]
-    for mixed in (mix_one(mixer, ROWS), mix_given(mixer, x, Y[ROWS])):
+    for mixed in (mix_one(mixer, ROWS, None), mix_given(mixer, x, Y[ROWS], None)):
         assert torch.equal(mixed.x, x)
         assert torch.equal(mixed.targets, Y[ROWS])
         assert (mixed.mix, mixed.at) == (None, None)
@@ -51,12 +115,14 @@ def test_unmixed_without_a_recipe_or_a_table(recipe):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_ratio_is_drawn_from_the_recipes_distribution(name):
-    mixer = with_table(name, x=torch.rand(SIZE, 1, 4, 4, generator=seeded()))
+    mixer = make_mixer(
+        name, x=torch.rand(SIZE, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    )
     mix_one(mixer, ROWS)
     assert mixer._host.asked[0] == ("beta", *RECIPES[name].ratio)
 
 
-def test_mixup_by_its_parents():
+def test_mixup_by_its_parents(parents):
     mixer = make_mixer("mixup")
     mixed = mix_one(mixer, ROWS)
     assert (mixed.mix, mixed.at) == (None, None)
@@ -70,9 +136,9 @@ def test_mixup_by_its_parents():
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_gradient_partners_by_their_parents(indexed):
-    mixer = with_table("gradmix")
-    shuffled = torch.randperm(len(ROWS), generator=seeded(1))
+def test_gradient_partners_by_their_parents(indexed, parents):
+    mixer = make_mixer("gradmix")
+    shuffled = torch.randperm(len(ROWS), generator=torch.Generator().manual_seed(1))
     negative = {(int(CLASSES[a]), int(CLASSES[b])) for a, b in (SCORES < 0).nonzero().tolist()}
     mixed = mix_one(mixer, ROWS) if indexed else mix_given(mixer, X[ROWS], Y[ROWS])
     replaced = 0
@@ -88,9 +154,9 @@ def test_gradient_partners_by_their_parents(indexed):
     assert 0 < replaced < len(ROWS)
 
 
-def test_keep_original_leaves_harmed_rows_alone():
-    mixer = with_table("gradient-keep-original:linear:proportional")
-    shuffled = ROWS[torch.randperm(len(ROWS), generator=seeded(1))]
+def test_keep_original_leaves_harmed_rows_alone(parents):
+    mixer = make_mixer("gradient-keep-original:linear:proportional")
+    shuffled = ROWS[torch.randperm(len(ROWS), generator=torch.Generator().manual_seed(1))]
     mixed = mix_one(mixer, ROWS)
     for row, (_, partner) in enumerate(parents(mixed.x, ROWS)):
         own, other = int(ROWS[row]), int(shuffled[row])
@@ -101,8 +167,8 @@ def test_keep_original_leaves_harmed_rows_alone():
 
 
 @pytest.mark.parametrize("name", ["mixup", "balanced-mixup", "gradmix", "gradmix+"])
-def test_counts_are_the_pairs_mixed(name):
-    mixer = with_table(name)
+def test_counts_are_the_pairs_mixed(name, parents):
+    mixer = make_mixer(name)
     expected = torch.zeros(OUTPUTS, OUTPUTS, dtype=torch.int64)
     for first in (0, 3, 6):
         rows = torch.arange(first, SIZE, 2)
@@ -112,11 +178,10 @@ def test_counts_are_the_pairs_mixed(name):
     assert torch.equal(mixer.counts, expected)
     mixer.begin_task(make_pool())
     assert int(mixer.counts.sum()) == 0
-    assert mixer.pairs is None
 
 
 @pytest.mark.parametrize("lam", [0.3, 0.7])
-def test_remix_labels_count_the_whole_pool(lam):
+def test_remix_labels_count_the_whole_pool(lam, parents):
     """Class 4 has 12 samples, 6 has 5, 1 has 4, 2 has 2: only 4 outnumbers any by κ = 3."""
     mixer = make_mixer("remix", host=FixedHost(lam))
     mixed = mix_one(mixer, ROWS)
@@ -162,33 +227,34 @@ def test_remix_goes_by_the_share_that_cutmix_left():
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 @pytest.mark.parametrize("partners", ["shuffle", "gradient"])
-def test_manifold_mixes_the_same_parents_deeper_down(partners, at):
+def test_manifold_mixes_the_same_parents_deeper_down(partners, at, parents):
     model, host = MLP(SIZE, OUTPUTS, (5, 4)), FixedHost(0.3, at)
-    deep = with_table(f"{partners}:manifold:proportional", host=host, mix_points=model.mix_points)
+    deep = make_mixer(f"{partners}:manifold:proportional", host=host, mix_points=model.mix_points)
     mixed = mix_one(deep, ROWS)
     assert mixed.at == at
     assert torch.equal(mixed.x[: len(ROWS)], X[ROWS])
     assert len(mixed.x) == (len(ROWS) if partners == "shuffle" else 2 * len(ROWS))
     assert host.asked[1:] == [("integers", 3)]
-    shallow = with_table(f"{partners}:linear:proportional")
+    shallow = make_mixer(f"{partners}:linear:proportional")
     flat = mix_one(shallow, ROWS)
     torch.testing.assert_close(mixed.targets, flat.targets)
     partner = torch.tensor([p for _, p in parents(flat.x, ROWS)])
     h = X
-    for layer in model.hidden[:at]:
-        h = layer(h).relu()
+    layers = [*model.shared, *model.special]
+    for layer in layers[:at]:
+        h = layer(h)
     h = 0.3 * h[ROWS] + 0.7 * h[partner]
-    for layer in model.hidden[at:]:
-        h = layer(h).relu()
+    for layer in layers[at:]:
+        h = layer(h)
     torch.testing.assert_close(model(mixed.x, mixed.mix, mixed.at), model.head(h))
 
 
 @pytest.mark.parametrize("axes", AXES)
 def test_with_and_without_index_is_the_same_mix(axes):
-    x = torch.rand(SIZE, 2, 5, 3, generator=seeded())
+    x = torch.rand(SIZE, 2, 5, 3, generator=torch.Generator().manual_seed(0))
     results = []
     for indexed in (True, False):
-        mixer = with_table(Recipe(*axes), host=np.random.default_rng(3), x=x, mix_points=3)
+        mixer = make_mixer(Recipe(*axes), host=np.random.default_rng(3), x=x, mix_points=3)
         mixed = mix_one(mixer, ROWS) if indexed else mix_given(mixer, x[ROWS], Y[ROWS])
         inputs = mixed.x if mixed.mix is None else mixed.mix(mixed.x)
         results.append((inputs, mixed.targets, mixed.at, mixer.counts))
@@ -200,39 +266,23 @@ def test_with_and_without_index_is_the_same_mix(axes):
     assert at_1 == at_2
 
 
-def assert_same_mix(one, other):
-    """Bit by bit, wherever the mix happens."""
-    assert one.at == other.at
-    assert (one.mix is None) == (other.mix is None) == (one.at is None)
-    assert torch.equal(one.x, other.x)
-    assert torch.equal(one.targets, other.targets)
-    if one.mix is not None:
-        assert torch.equal(one.mix(one.x), other.mix(other.x))
-
-
-def with_images(recipe, seed=3, **settings):
-    """A mixer of images, with as many host draws as there are, and a choice of tables."""
-    x, host = torch.rand(SIZE, 2, 5, 3, generator=seeded()), np.random.default_rng(seed)
-    return with_table(recipe, tables=TABLES, host=host, x=x, mix_points=3, seed=seed, **settings)
-
-
 @pytest.mark.parametrize("axes", AXES)
 def test_planning_many_batches_is_planning_one_after_another(axes):
     together, apart = (with_images(Recipe(*axes)) for _ in range(2))
-    plan = together.plan(Y[BATCHES], BATCHES)
+    plan = together.plan(BATCHES, THREE)
     mixed = [together.mix(plan, step) for step in range(len(BATCHES))]
     for batch, rows in zip(mixed, BATCHES, strict=True):
-        assert_same_mix(batch, mix_one(apart, rows))
+        assert_same_mix(batch, mix_one(apart, rows, THREE))
     assert torch.equal(together.counts, apart.counts)
     assert together._host.bit_generator.state == apart._host.bit_generator.state
     assert torch.equal(together._generator.get_state(), apart._generator.get_state())
-    assert len(set(plan.mixing[0].lam)) > 1
+    assert len(set(plan.draws.lam)) > 1
 
 
 @pytest.mark.parametrize("axes", AXES)
 def test_a_planned_batch_is_the_same_whenever_it_is_mixed(axes):
     mixer = with_images(Recipe(*axes))
-    plan = mixer.plan(Y[BATCHES], BATCHES)
+    plan = mixer.plan(BATCHES, THREE)
     counts = mixer.counts.clone()
     before = mixer._host.bit_generator.state, mixer._generator.get_state().tolist()
     first = [mixer.mix(plan, step) for step in range(5)]
@@ -244,21 +294,19 @@ def test_a_planned_batch_is_the_same_whenever_it_is_mixed(axes):
 
 def test_every_batch_uses_the_table_of_its_own_ratio():
     ratios, numbers = [0.9, 0.1, 0.5, 1.0, 0.0], [2, 0, 1, 2, 0]
-    mixer = with_table("gradmix", tables=TABLES, host=FixedHost(ratios))
-    plan = mixer.plan(Y[BATCHES], BATCHES)
-    choices, follows = plan.mixing
-    assert (choices.lam, choices.table) == (ratios, numbers)
+    mixer = make_mixer("gradmix", FixedHost(ratios))
+    plan = mixer.plan(BATCHES, THREE)
+    assert (plan.draws.lam, plan.draws.table) == (ratios, numbers)
     place, replaced = {int(label): k for k, label in enumerate(CLASSES)}, set()
     for step in (1, 4, 0, 3, 2):
-        mixed, table = mixer.mix(plan, step), TABLES[numbers[step]]
-        assert mixer.pairs is table
+        mixed, table = mixer.mix(plan, step), THREE.tables[numbers[step]]
         for row, own in enumerate(BATCHES[step].tolist()):
-            first = int(BATCHES[step, choices.partners.rows[step, row]])
+            first = int(BATCHES[step, plan.draws.partners.rows[step, row]])
             a, b = place[int(Y[own])], place[int(Y[first])]
             best = int(CLASSES[table.scores[a].argmax()])
             other_y = best if table.scores[a, b] < 0 else int(Y[first])
             replaced |= {numbers[step]} if table.scores[a, b] < 0 else set()
-            assert int(follows.partner_y[step, row]) == other_y
+            assert int(plan.partner_y[step, row]) == other_y
             eye, lam = torch.eye(OUTPUTS), ratios[step]
             expected = lam * eye[Y[own]] + (1 - lam) * eye[other_y]
             torch.testing.assert_close(mixed.targets[row], expected)
@@ -266,58 +314,96 @@ def test_every_batch_uses_the_table_of_its_own_ratio():
 
 
 @pytest.mark.parametrize("axes", [None, *AXES])
-def test_a_saved_plan_mixes_the_same(axes, tmp_path):
+def test_a_saved_plan_mixes_the_same(axes):
     recipe = None if axes is None else Recipe(*axes)
     mixer, again = with_images(recipe), with_images(recipe, seed=9)
-    plan = mixer.plan(Y[BATCHES], BATCHES)
+    plan = mixer.plan(BATCHES, THREE)
     before = again._generator.get_state().tolist(), again._host.bit_generator.state
     state = plan.state_dict()
-    tensors = {name: state[name] for name in ("index", "partners") if name in state}
-    plain = {name: value for name, value in state.items() if name not in tensors}
-    assert plain.keys() == (set() if axes is None else {"lam", "table", "place"})
-    torch.save(state, tmp_path / "state")
-    read = [
-        state,
-        {**tensors, **json.loads(json.dumps(plain))},
-        torch.load(tmp_path / "state", weights_only=True),
-    ]
-    assert plain == json.loads(json.dumps(plain))
-    for saved in read:
-        loaded = again.load_plan(saved)
-        for step in range(5):
-            assert_same_mix(again.mix(loaded, step), mixer.mix(plan, step))
-    assert int(again.counts.sum()) == 0  # these are saved by the mixer
+    if axes is not None:
+        plain = {name: state["draws"][name] for name in ("lam", "table", "place")}
+        assert plain == json.loads(json.dumps(plain))
+        state["draws"] = {**state["draws"], **json.loads(json.dumps(plain))}
+    assert state.keys() == ({"index"} if axes is None else {"index", "draws"})
+    loaded = again.load_plan(state, THREE)
+    for step in range(5):
+        assert_same_mix(again.mix(loaded, step), mixer.mix(plan, step))
+    assert int(again.counts.sum()) == 0  # the counts are saved separately
     assert (again._generator.get_state().tolist(), again._host.bit_generator.state) == before
 
 
 def test_a_plan_saved_before_there_were_tables_leaves_batches_unmixed():
-    plan = make_mixer("gradmix+").plan(Y[BATCHES], BATCHES)
-    mixed = with_table("gradmix+").mix(with_table("gradmix+").load_plan(plan.state_dict()), 3)
+    plan = make_mixer("gradmix+").plan(BATCHES, None)
+    again = make_mixer("gradmix+")
+    mixed = again.mix(again.load_plan(plan.state_dict(), ONE), 3)
     assert torch.equal(mixed.x, X[BATCHES[3]])
     assert torch.equal(mixed.targets, Y[BATCHES[3]])
 
 
-def test_state_round_trip():
-    mixer = make_mixer("gradmix+", host=np.random.default_rng(3))
-    mixer.refresh(batch_norm_model())
+def test_saved_counts_continue():
+    mixer, again = make_mixer("mixup"), make_mixer("mixup")
     mix_one(mixer, ROWS)
-    state, generator = mixer.state_dict(), mixer._generator.get_state()
-    host = mixer._host.bit_generator.state
-    saved = state["counts"].clone()
-    expected = mix_one(mixer, ROWS)
-    assert torch.equal(state["counts"], saved)  # mixing on does not change what was saved
-    again = make_mixer("gradmix+", host=np.random.default_rng(9))
-    again.load_state_dict(state)
-    again._generator.set_state(generator)
-    again._host.bit_generator.state = host
-    result = mix_one(again, ROWS)
-    assert torch.equal(result.x, expected.x)
-    assert torch.equal(result.targets, expected.targets)
+    saved = mixer.counts.clone()
+    again.load_counts(saved)
+    for each in (mixer, again):
+        each._generator.manual_seed(4)
+        mix_one(each, ROWS)
     assert torch.equal(again.counts, mixer.counts)
-    assert torch.equal(state["counts"], saved)
+    assert int(saved.sum()) == len(ROWS)  # mixing on does not change what was saved
+    with pytest.raises(InputError, match=r"counts has shape \(2, 2\)"):
+        again.load_counts(torch.zeros(2, 2, dtype=torch.int64))
 
 
-def test_state_without_a_table():
-    mixer = with_table("gradmix")
-    mixer.load_state_dict(make_mixer("gradmix").state_dict())
-    assert mixer.pairs is None
+CUTMIX_RATIOS = [0.05, 0.3, 0.5, 0.7, 0.95]
+
+
+@pytest.mark.parametrize("partners", ["gradient", "gradient-keep-original"])
+def test_cutmix_uses_the_table_of_the_share_that_its_box_leaves(partners):
+    """A box at a corner covers a quarter of its area, so that the share is above the drawn λ."""
+    x = torch.rand(SIZE, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    tables = PairTables(CLASSES, SCORES.expand(8, 4, 4))
+    mixer = make_mixer(f"{partners}:cutmix:remix", FixedHost(CUTMIX_RATIOS), x)
+    draws = mixer.plan(BATCHES, tables).draws
+    changed = 0
+    for drawn, lam, table, box in zip(
+        CUTMIX_RATIOS, draws.lam, draws.table, draws.place, strict=True
+    ):
+        assert lam == 1 - (box.bottom - box.top) * (box.right - box.left) / 64
+        assert table == min(int(8 * lam), 7)
+        changed += table != int(8 * drawn)
+    assert changed >= 3  # the table of the drawn λ would be wrong here
+
+
+def test_a_replaced_sample_follows_the_table_of_the_share_that_cutmix_leaves():
+    """Table 7 harms every pair of class 4 and has 1 as its best; all others harm nothing."""
+    x = torch.rand(SIZE, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    scores = torch.ones(8, 4, 4)
+    scores[7, 2] = torch.tensor([-1.0, -2.0, -2.0, -2.0])
+    mixer = make_mixer("gradient:cutmix:proportional", FixedHost([0.75]), x)
+    plan = mixer.plan(ROWS[None], PairTables(CLASSES, scores))
+    assert plan.draws.lam[0] > 0.875
+    assert torch.equal(plan.draws.partners.replaced[0], Y[ROWS] == 4)
+    assert set(plan.partner_y[0][Y[ROWS] == 4].tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("mix", "change", "name"),
+    [
+        ("mixup", lambda s: s["index"].fill_(SIZE), "plan.index"),
+        ("mixup", lambda s: s["index"].fill_(-1), "plan.index"),
+        ("gradmix", lambda s: s["draws"]["partners"]["drawn"].fill_(SIZE), "partners.drawn"),
+        ("gradmix", lambda s: s["draws"].update(table=[3] * 5), "draws.table"),
+        ("gradmix", lambda s: s["draws"]["partners"].pop("drawn"), "does not fit 'gradient'"),
+        ("manifold-mixup", lambda s: s["draws"].update(place=[3] * 5), "draws.place has 3"),
+        ("manifold-mixup", lambda s: s["draws"].update(place=[None] * 5), "draws.place has None"),
+        ("cutmix", lambda s: s["draws"].update(place=[[0, 6, 0, 3]] * 5), "draws.place"),
+        ("cutmix", lambda s: s["draws"].update(place=[[4, 2, 0, 3]] * 5), "draws.place"),
+        ("mixup", lambda s: s["draws"].update(place=[1] * 5), "draws.place has 1"),
+    ],
+)
+def test_a_saved_plan_that_does_not_fit_is_refused(mix, change, name):
+    mixer = with_images(mix if mix is None else parse_recipe(mix))
+    state = mixer.plan(BATCHES.clone(), THREE).state_dict()
+    change(state)
+    with pytest.raises(InputError, match=name):
+        mixer.load_plan(state, THREE)

@@ -7,22 +7,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradmix.criterion.pair_tables import PairTables
+from gradmix.data.pool import ClassIndex
+from gradmix.errors import InputError
 from gradmix.mixing.partners import (
     DRAW,
-    ClassIndex,
-    Tables,
+    Request,
     class_balanced,
     gradient,
     gradient_keep_original,
-    gradient_refined,
-    gradient_softmax,
     shuffle,
 )
-from gradmix.mixing.recipe import BY_SAMPLES, PARTNERS
-from gradmix.types import PairTable, Partners
+from gradmix.mixing.recipe import PARTNERS
+from gradmix.types import Partners
 
 OUTPUTS = 12
-BY_TABLE = [kind for kind in PARTNERS if kind not in BY_SAMPLES]
 CLASSES = torch.tensor([3, 7, 9])  # with gaps, fewer than the outputs
 POOL = torch.tensor([7, 3, 9, 7, 7, 3, 9, 7, 9, 9])
 SCORES = torch.tensor(
@@ -40,8 +39,8 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def table():
-    return PairTable.from_scores(CLASSES, SCORES)
+def table(scores=SCORES, classes=CLASSES):
+    return PairTables(classes, scores[None])
 
 
 def index():
@@ -49,10 +48,10 @@ def index():
 
 
 def draw_one(draw, y, pairs=None, seed=0, of=None):
-    """The partners of a single batch; `of` is the index they come from, `seed` a generator too."""
-    tables = None if pairs is None else Tables.of([pairs], [0])
+    """The partners of one batch; `of` is the index they come from, `seed` may be a generator."""
     generator = seeded(seed) if isinstance(seed, int) else seed
-    partners = draw(y[None], index() if of is None else of, tables, generator)
+    of = index() if of is None else of
+    partners = draw(Request(y[None], of, generator, pairs, torch.tensor([[0]])))
     return Partners(*(None if part is None else part[0] for part in partners))
 
 
@@ -69,21 +68,26 @@ def near(observed, expected, trials, sigmas=4.5):
 
 def test_every_kind_has_a_draw():
     assert tuple(DRAW) == PARTNERS
-    assert list(DRAW.values()) == [
-        shuffle,
-        class_balanced,
-        gradient,
-        gradient_keep_original,
-        gradient_refined,
-        gradient_softmax,
-    ]
+    assert list(DRAW.values()) == [shuffle, class_balanced, gradient, gradient_keep_original]
+
+
+@pytest.mark.parametrize("kind", ["gradient", "gradient-keep-original"])
+def test_gradient_partners_without_pairs_are_refused(kind):
+    with pytest.raises(InputError, match="refresh it first"):
+        draw_one(DRAW[kind], POOL)
 
 
 def test_class_index_by_hand():
     of = index()
     assert of.counts.tolist() == [0, 0, 0, 2, 0, 0, 0, 4, 0, 4, 0, 0]
     assert of.classes.tolist() == [3, 7, 9]
-    assert of.order.tolist() == [1, 5, 0, 3, 4, 7, 2, 6, 8, 9]
+    ends = torch.tensor([0.0, 0.5], dtype=torch.float64).repeat(3)
+    assert of.at(CLASSES.repeat_interleave(2), ends).tolist() == [1, 5, 0, 4, 2, 8]
+
+
+def test_samples_of_a_class_are_drawn_once_each():
+    assert sorted(index().draw(7, 99, seeded()).tolist()) == [0, 3, 4, 7]
+    assert len(set(index().draw(9, 3, seeded()).tolist()) & {2, 6, 8, 9}) == 3
 
 
 def test_a_draw_within_a_class_is_uniform_over_its_samples():
@@ -177,7 +181,7 @@ def test_gradient_draws_the_best_class_uniformly_over_the_whole_pool():
 
 def test_gradient_without_harmful_pairs_is_shuffle():
     y = torch.tensor([3, 7, 9, 9, 7])
-    harmless = PairTable.from_scores(CLASSES, SCORES.abs())
+    harmless = table(SCORES.abs())
     rows, replaced, _ = draw_one(gradient, y, harmless, 5)
     assert not bool(replaced.any())
     assert torch.equal(rows, draw_one(shuffle, y, seed=5).rows)
@@ -201,14 +205,14 @@ def test_relabelling_the_classes_changes_no_partner(kind):
     other[CLASSES] = torch.tensor([10, 0, 4])  # 7 < 9 < 3 from now on
     y = POOL[torch.randint(len(POOL), (50,), generator=seeded(6))]
     order = other[CLASSES].argsort()
-    relabelled = PairTable.from_scores(other[CLASSES][order], SCORES[order][:, order])
+    relabelled = table(SCORES[order][:, order], other[CLASSES][order])
     before = draw_one(DRAW[kind], y, table(), 7)
     after = draw_one(DRAW[kind], other[y], relabelled, 7, ClassIndex(other[POOL], OUTPUTS))
     for one, two in zip(before, after, strict=True):
         assert (one is None and two is None) or torch.equal(one, two)
 
 
-@pytest.mark.parametrize("kind", BY_TABLE)
+@pytest.mark.parametrize("kind", PARTNERS)
 def test_same_seed_same_partners(kind):
     y = POOL.repeat(3)
     first, second, third = (draw_one(DRAW[kind], y, table(), s) for s in (8, 8, 9))
@@ -218,7 +222,7 @@ def test_same_seed_same_partners(kind):
     assert not torch.equal(*chosen)
 
 
-@pytest.mark.parametrize("kind", BY_TABLE)
+@pytest.mark.parametrize("kind", PARTNERS)
 def test_the_global_generator_is_left_alone(kind):
     before = torch.get_rng_state()
     draw_one(DRAW[kind], POOL, table())
@@ -226,32 +230,19 @@ def test_the_global_generator_is_left_alone(kind):
 
 
 BATCHES = torch.stack([POOL.roll(k) for k in range(4)])
-TABLES = [PairTable.from_scores(CLASSES, scores) for scores in (SCORES, -SCORES, SCORES.T)]
+THREE = PairTables(CLASSES, torch.stack([SCORES, -SCORES, SCORES.T]))
 
 
-@pytest.mark.parametrize("kind", BY_TABLE)
+@pytest.mark.parametrize("kind", PARTNERS)
 def test_many_batches_at_once_are_one_after_another(kind):
     which = [0, 2, 1, 2]
-    together = DRAW[kind](BATCHES, index(), Tables.of(TABLES, which), seeded(3))
+    numbers = torch.tensor(which)[:, None]
+    together = DRAW[kind](Request(BATCHES, index(), seeded(3), THREE, numbers))
     generator = seeded(3)
     apart = [
-        draw_one(DRAW[kind], y, TABLES[number], generator)
+        draw_one(DRAW[kind], y, table(THREE.scores[number]), generator)
         for y, number in zip(BATCHES, which, strict=True)
     ]
     for name, part in together._asdict().items():
         parts = [getattr(batch, name) for batch in apart]
         assert parts == [None] * 4 if part is None else torch.equal(part, torch.stack(parts))
-
-
-def test_every_batch_goes_by_its_own_table():
-    which, rows = [2, 0, 1, 0], torch.stack([torch.arange(10).roll(k) for k in range(4)])
-    tables = Tables.of(TABLES, which)
-    harmful, best = tables.harmful(BATCHES, rows), tables.best(BATCHES, BATCHES >= 0)
-    place = {int(label): k for k, label in enumerate(CLASSES)}
-    for batch, number in enumerate(which):
-        y, table = BATCHES[batch], TABLES[number]
-        for i in range(10):
-            a, b = place[int(y[i])], place[int(y[rows[batch, i]])]
-            assert harmful[batch, i] == (table.scores[a, b] < 0)
-            assert best[batch, i] == CLASSES[table.scores[a].argmax()]
-    assert len({tuple(row.tolist()) for row in best}) == 4

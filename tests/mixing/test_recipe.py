@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
-from gradmix.mixing.recipe import BLENDS, BY_SAMPLES, LABELS, PARTNERS
+from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
 
 NAMED = {
     "mixup": ("shuffle", "linear", "proportional", (1.0, 1.0)),
@@ -45,7 +45,6 @@ def test_free_combinations(axes, between):
     recipe = parse_recipe(between.join(axes))
     assert (recipe.partners, recipe.blend, recipe.labels) == axes
     assert recipe.uses_gradients == axes[0].startswith("gradient")
-    assert recipe.judges_samples == (axes[0] in BY_SAMPLES)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_head_that_is_given_and_replaced_in_place():
     network = adapt(module, module.top["classify"])
     assert network.head is module.top["classify"]
     before = network(X)
-    network.head = grow_head(network.head, 7)
+    network.head = grow_head(network.head, 7, generator=torch.Generator())
     assert network.head is module.top["classify"]
     assert network(X).shape == (4, 7)
     torch.testing.assert_close(network(X)[:, :3], before)
@@ -78,7 +78,7 @@ def test_a_module_that_is_its_head():
     network = adapt(nn.Linear(6, 3))
     rows = X.flatten(1)
     assert torch.equal(network.features(rows), rows)
-    network.head = grow_head(network.head, 4)
+    network.head = grow_head(network.head, 4, generator=torch.Generator())
     assert network(rows).shape == (4, 4)
 
 

@@ -10,7 +10,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradmix.criterion import find_head
 from gradmix.errors import InputError
 from gradmix.models import MLP, Network, Part, ResNet18, ViT
-from gradmix.randomness import RandomStreams
 
 NETWORKS = {
     "mlp": (lambda: MLP(3 * 8 * 12, 5, (6, 7)), 3),
@@ -25,15 +24,18 @@ X = torch.rand(6, 3, 8, 12, generator=torch.Generator().manual_seed(0))
 
 
 def make(name, seed=0):
-    with RandomStreams(seed).as_global("model"):
-        return NETWORKS[name][0]()
+    with torch.device("meta"):
+        network = NETWORKS[name][0]()
+    network = network.to_empty(device="cpu")
+    network.initialise(torch.Generator().manual_seed(seed))
+    return network
 
 
 def pieces(network):
     """What runs from each mix point to the next, written out, the last up to the embedding."""
     shared, special = network.shared, network.special
     if isinstance(network, MLP):
-        return [lambda x: x.flatten(1), *network.hidden]
+        return [lambda x: x.flatten(1), *shared, *special]
     if isinstance(network, ResNet18):
         first = nn.Sequential(shared.stem, shared.layer1)
         return [nn.Identity(), first, shared.layer2, nn.Sequential(shared.layer3, special)]

@@ -6,7 +6,7 @@ import torch
 from gradmix.errors import InputError
 from gradmix.models import MODELS, Network, build_model
 
-IMAGE_MODELS = [name for name in MODELS if not name.startswith("mlp")]
+IMAGE_MODELS = [name for name in MODELS if name.startswith(("resnet", "vit"))]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -55,6 +55,7 @@ def test_widths_by_name():
     with torch.device("meta"):
         sizes = {name: build_model(name, (3, 32, 32), 2).embedding_size for name in MODELS}
     assert sizes == {
+        "linear": 3 * 32 * 32,
         "mlp": 256,
         "mlp-small": 128,
         "resnet18": 512,

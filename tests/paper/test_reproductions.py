@@ -106,7 +106,7 @@ def test_every_panel_reads_numbers(name, measured):
     for panel in find_reproduction(name).panels:
         values = panel.read(measured)
         assert all(isinstance(value, float) for value in values.values())
-        assert (list(values) == [""]) == (panel.form == "table")
+        assert (list(values) == [""]) == (panel.chart == "table")
 
 
 def test_what_is_read_by_hand(measured):

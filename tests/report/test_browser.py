@@ -214,7 +214,7 @@ def test_without_scripts_the_tables_are_there(browser, report):
 def test_a_store_without_any_mixing_says_so(browser, result, tmp_path):
     path = write_report([result(mix="none")], tmp_path / "report.html")
     with opened(browser, path) as page:
-        assert page.get_by_text("No run of this data set mixed anything.").is_visible()
+        assert page.get_by_text("No run of this data set mixed samples.").is_visible()
         assert not page.locator("#pair-task").is_visible()
 
 

@@ -7,15 +7,17 @@ import pytest
 
 from gradmix.paper.numbers import PaperValue
 from gradmix.report import tables
-from gradmix.report.classes import parts_of_rows
+from gradmix.report.classes import class_axes
 from gradmix.report.rows import make_rows
-from gradmix.report.runs import (
+from gradmix.report.tables import (
     common_settings,
     differing_settings,
+    gain_over_plain,
     runs_table,
     version_sets,
     versions_table,
 )
+from gradmix.runs.groups import compare_groups
 
 
 def body(html):
@@ -36,10 +38,10 @@ def test_the_difference_to_the_paper_is_coloured(result, monkeypatch, paper, kin
     html = tables.results_table(rows)
     cells = body(html)[2]
     if kind == "none":
-        assert cells[3:5] == ["–", "–"]
+        assert len(cells) == 5  # neither paper nor difference
     else:
         assert cells[3] == f"{mean:.3f} ± 0.001"
-        assert float(cells[4].replace("−", "-")) == pytest.approx(ours.mean - mean, abs=5e-4)
+        assert float(cells[4]) == pytest.approx(ours.mean - mean, abs=5e-4)
         assert f'class="{kind}"' in html
 
 
@@ -63,7 +65,7 @@ def test_other_predictors_have_a_line_of_their_own(result):
     metrics = dict.fromkeys(run.metrics, 0.125)
     run = replace(run, variants={"student": {"accuracy": run.accuracy, "metrics": metrics}})
     lines = body(tables.results_table(make_rows([run])))
-    assert lines[3] == ["its student", "1", "0.125", "–", "–", "–", "0.125", "0.125"]
+    assert lines[3] == ["its student", "1", "0.125", "–", "–", "0.125", "0.125"]
 
 
 def test_rows_with_fewer_tasks_leave_cells_empty(result):
@@ -76,7 +78,7 @@ def test_rows_with_fewer_tasks_leave_cells_empty(result):
 def test_classes_stand_under_their_names_whatever_their_order(result):
     first, second = result(names="abcdefghij"), result(names="jihgfedcba", class_order="seed:1")
     rows = make_rows([first, second])
-    head, *lines = body(tables.class_tables(rows, parts_of_rows(rows)))
+    head, *lines = body(tables.class_tables(rows, class_axes(rows)))
     assert head == ["method and mix", *"abcdefghij"]
     assert {line[1] for line in lines} == {
         f"{first.class_accuracy[-1][0]:.2f}",
@@ -86,7 +88,7 @@ def test_classes_stand_under_their_names_whatever_their_order(result):
 
 def test_there_is_a_table_for_every_data_set_marked_with_its_name(some_results):
     rows = make_rows(some_results)
-    parts = parts_of_rows(rows)
+    parts = class_axes(rows)
     for html in (
         tables.accuracy_tables(rows),
         tables.class_tables(rows, parts),
@@ -98,8 +100,8 @@ def test_there_is_a_table_for_every_data_set_marked_with_its_name(some_results):
 
 def test_cost_has_seconds_the_share_and_the_pairs_excluded(result):
     lines = body(tables.cost_tables(make_rows([result(), result(mix="none")])))
-    assert lines[1] == ["ER", "8.0", "1.0", "0.5", "10.0", "10.00", "–"]
-    assert lines[2][-1] == "25.0%"
+    assert lines[1] == ["ER", "8.0", "1.0", "0.5", "10.0", "10.0", "–"]
+    assert lines[2][-1] == "25.0"
 
 
 def test_common_and_differing_settings_together_are_the_whole_configuration(some_results):
@@ -123,9 +125,36 @@ def test_every_run_names_its_versions(result):
 
 def test_names_are_escaped(result):
     rows = make_rows([result("folder:<i>", names=["<img src=x>", *"bcdefghij"])])
-    html = tables.results_table(rows) + tables.class_tables(rows, parts_of_rows(rows))
+    html = tables.results_table(rows) + tables.class_tables(rows, class_axes(rows))
     assert "<img" not in html
     assert "folder:&lt;i&gt;" in html
+
+
+def test_only_common_seeds_are_paired_and_the_settings_are_the_same(result):
+    ours = [result(seed=s, lr=0.1) for s in (0, 1)]
+    plain = [result(mix="none", seed=s, lr=0.1) for s in (1, 2)]
+    rows = make_rows([*ours, *plain, result(mix="none", seed=1, lr=0.01)])
+    row = next(row for row in rows if row.mixes)
+    base = next(row for row in rows if not row.mixes and row.config["lr"] == 0.1)
+    gain = gain_over_plain(row, rows)
+    assert gain == compare_groups(row, base)
+    expected = ours[1].metrics["average_accuracy"] - plain[0].metrics["average_accuracy"]
+    assert (gain.seeds, gain.mean) == ((1,), pytest.approx(expected))
+    assert gain_over_plain(base, rows) is None
+
+
+def test_what_gradients_add_has_a_column(result):
+    control = {"mix": "shuffle:linear:remix", "tau": 0.75, "level": 0.7}
+    found = [result(seed=s, **kind) for s in (0, 1) for kind in ({"mix": "gradmix+"}, control)]
+    head, _, *lines = body(tables.results_table(make_rows(found)))
+    place = head.index("what gradients add")
+    assert [line[place] == "–" for line in lines] == [False, True]
+    assert lines[0][place].startswith("+0.")
+
+
+def test_different_processors_are_noted(result):
+    found = [replace(result(seed=s), versions={"cpu_capability": c}) for s, c in enumerate("AB")]
+    assert "different capabilities (A, B)" in tables.results_table(make_rows(found))
 
 
 def test_what_was_measured_along_the_runs(result):

@@ -4,7 +4,9 @@ import pytest
 
 from gradmix.data import DATASETS
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.runs.config import PRESETS, RunConfig, config_for, configs_for_seeds
+from gradmix.mixing.recipe import RECIPES, parse_recipe
+from gradmix.runs.config import RunConfig, config_for, configs_for_seeds
+from gradmix.settings import PRESETS
 
 
 def test_every_data_set_has_a_protocol():
@@ -92,7 +94,7 @@ def test_seeds():
         ("batch_size", 0, "batch_size is 0"),
         ("threads", 0, "threads is 0"),
         ("seed", -1, "seed is -1"),
-        ("evaluate_on", "validation", "hold some out"),
+        ("evaluate_on", "validation", "hold out samples"),
         ("colour", "red", "unknown setting 'colour'"),
         ("exemplars_per_class", 0, "exemplars_per_class is 0"),
         ("memory_total", 0, "memory_total is 0"),
@@ -104,7 +106,7 @@ def test_seeds():
         ("transforms", ("crop", "flop"), "did you mean 'flip'"),
         ("options", (("alpha", 1.0),), "unknown option 'alpha'"),
         ("tables", 0, "tables is 0"),
-        ("threads", 10**6, "threads is 1000000; give 1024 or fewer"),
+        ("threads", 10**6, "threads is 1000000; give 1024 or less"),
         ("analyses", ("heatmap", "heatmap"), "name each only once"),
     ],
 )
@@ -130,7 +132,7 @@ def test_no_mix_has_no_alpha():
 
 
 def test_json_form_names_every_field():
-    config = RunConfig("digits", increments=(5, 5))
+    config = RunConfig(data="digits", increments=(5, 5))
     assert config.to_json()["increments"] == [5, 5]
     assert config.to_json()["options"] == {}
     with_options = config_for("digits", method="der", options=(("alpha", 0.2),))
@@ -142,3 +144,27 @@ def test_methods_without_a_memory_refuse_gradient_partners(method):
     with pytest.raises(InputError, match="replays none; give a mix without gradients"):
         config_for("digits", method=method)
     assert config_for("digits", method=method, mix="mixup").method == method
+
+
+def spelled_out(mix):
+    """Return a named mix as partners:blend:labels."""
+    recipe = parse_recipe(mix)
+    return f"{recipe.partners}:{recipe.blend}:{recipe.labels}"
+
+
+@pytest.mark.parametrize("data", [*PRESETS, "folder:photos"])
+@pytest.mark.parametrize("mix", list(RECIPES))
+def test_a_named_mix_and_its_spelled_out_form_are_one_recipe_on_every_data_set(data, mix):
+    named, spelled = (config_for(data, mix=text).recipe for text in (mix, spelled_out(mix)))
+    assert named == spelled
+
+
+def test_alpha_follows_the_axes_of_a_mix_without_a_name():
+    alpha = {
+        mix: config_for("tiny-imagenet", mix=mix).recipe.alpha
+        for mix in (
+            "gradient:manifold:remix", "gradient:cutmix:remix", "class-balanced:linear:remix",
+            "gradient-keep-original:linear:proportional",
+        )
+    }  # fmt: skip
+    assert list(alpha.values()) == [0.2, 1.0, 0.2, 0.4]

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from gradmix.files import locked
 from gradmix.errors import DivergedError
+from gradmix.files import locked
 from gradmix.runs.config import config_for
 from gradmix.runs.run import run
 from gradmix.runs.store import MARKER, ResultStore
@@ -105,10 +105,12 @@ def test_without_checkpoints_there_is_none(store):
 def test_results_of_another_protocol_are_not_continued(store, expected, monkeypatch):
     stopped(store)
     path = store.checkpoint_of(CONFIG)
-    monkeypatch.setattr("gradmix.runs.run.PROTOCOL_VERSION", 0)
+    monkeypatch.setattr("gradmix.runs.run.protocol_version", lambda config: 0)
     said = []
     run(CONFIG, checkpoint=path, say=said.append)
-    assert said == [f"starting anew: {path} is of another run (protocol_version was 1 and is 0)"]
+    assert said == [
+        f"starting again: {path} belongs to another run (protocol_version was 1 and is 0)"
+    ]
 
 
 def test_what_was_left_beside_a_result_is_removed(store):

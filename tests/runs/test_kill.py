@@ -1,20 +1,78 @@
 """A run stopped at any moment goes on to the same weights, memory and metrics, bit by bit."""
 
+import os
 import random
+import runpy
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from multiprocessing import get_context
 
 import pytest
-from kill_cases import METHODS, config, start
 
-from gradmix import run
-from gradmix.files import locked
+from gradmix import config_for, run
 from gradmix.errors import FileInUseError
+from gradmix.files import locked, write_state_file
+from gradmix.runs import run as runs
 from gradmix.training import checkpoint as checkpoints
 
+METHODS = ("er", "der", "mir", "foster", "memo")
+SETTINGS = {"exemplars_per_class": 4, "increments": (4, 3, 3), "threads": 1}
 KILLS = 50
 EPOCHS = 12  # of a run that is killed so often
+
+
+def config(method, **changes):
+    return config_for("digits", **{"method": method, "mix": "gradmix+", **SETTINGS, **changes})
+
+
+# --- in a process of its own ---------------------------------------------------------------------
+
+
+def whole_run(method, out, checkpoint, epochs):
+    """Run to the end, from a checkpoint if there is one; half of the time goes into saving it."""
+    checkpoints.EVERY_SECONDS, checkpoints.SHARE = 0.02, 0.5
+    checkpoints.FIRST_GUESS = (0.0, 1e99)
+    trainings = []
+
+    def prepare(*given):
+        trainings.append(prepared(*given))
+        return trainings[0]
+
+    prepared, runs.prepare = runs.prepare, prepare  # this process makes one run
+    result = runs.run(config(method, epochs=epochs), checkpoint=checkpoint)
+    write_state_file(out, "ending", ending(result, trainings[0]))
+    if checkpoint is not None:
+        os.unlink(checkpoint)
+
+
+def ending(result, training):
+    """Weights, memory, random state, metrics: everything except the times."""
+    state = {"result": {**asdict(result), "seconds": None}, "training": training.state_dict()}
+    return in_order(state)
+
+
+def in_order(value):
+    """Dicts by their keys, whatever was first in them."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return value
+
+
+context = get_context("forkserver")  # forks from a process that has only imported things
+context.set_forkserver_preload(
+    ["gradmix.runs.run", "sklearn.datasets", "lightning_fabric", "pytest"]
+)
+
+
+def start(*given):
+    """Run this file in a new process, to its last lines."""
+    process = context.Process(target=runpy.run_path, args=(__file__, {"GIVEN": given}, "killable"))
+    process.start()
+    return process
+
+
+# --- the tests -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -128,3 +186,7 @@ def test_two_runs_at_once_are_kept_apart(tmp_path, monkeypatch):
     path = tmp_path / "f"
     with locked(path), pytest.raises(FileInUseError, match="in use"):
         run(config("er", epochs=1), checkpoint=path)
+
+
+if __name__ == "killable":
+    whole_run(*GIVEN)  # noqa: F821 (given by `start`)

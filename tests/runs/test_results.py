@@ -1,14 +1,19 @@
 """Result files: of this version, one for every configuration and protocol."""
 
+import copy
 import json
-from dataclasses import asdict
+import os
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
-from result_cases import example
 
-from gradmix.errors import ResultError
+from gradmix.diagnostics import ANALYSES, ApproximationError, ClassDistances, PairAgreement
+from gradmix.errors import FileError
+from gradmix.runs._schemas import MEASUREMENTS
 from gradmix.runs.config import RunConfig, config_for
-from gradmix.runs.results import PROTOCOL_VERSION, load_result, result_name
+from gradmix.runs.results import load_result, protocol_version, result_name
 from gradmix.runs.store import ResultStore
 
 
@@ -41,10 +46,11 @@ def test_a_setting_added_later_leaves_the_names_of_older_results():
 def test_the_name_is_of_what_differs_from_the_defaults_and_the_protocol():
     # sha256 of {"config": {"data": "mnist"}, "protocol_version": 1}
     assert (
-        result_name(RunConfig("mnist").to_json(), 1) == "mnist-er-gradmix+-seed0-b25288102bb0.json"
+        result_name(RunConfig(data="mnist").to_json(), 1)
+        == "mnist-er-gradmix+-seed0-b25288102bb0.json"
     )
-    assert result_name(RunConfig("mnist").to_json(), 2) != result_name(
-        RunConfig("mnist").to_json(), 1
+    assert result_name(RunConfig(data="mnist").to_json(), 2) != result_name(
+        RunConfig(data="mnist").to_json(), 1
     )
 
 
@@ -55,29 +61,169 @@ def test_equal_settings_in_other_words_have_one_name():
     assert result_name(one.to_json()) == result_name(two.to_json())
 
 
-def test_damaged_files_are_refused(tmp_path):
-    path = ResultStore(tmp_path).create().save(example())
-    whole = path.read_text()
-    content = json.loads(whole)
-    for text, message in [
-        (whole[:100], "no result file"),
-        (json.dumps({**content, "format": "x"}), "not of the format"),
-        (json.dumps({**content, "schema_version": 0}), "version 0"),
-        (json.dumps({k: v for k, v in content.items() if k != "accuracy"}), "accuracy"),
-        (json.dumps({**content, "metrics": {"x": float("nan")}}), "it has NaN, which is no number"),
-        (json.dumps({**content, "metrics": None}), "damaged: metrics is no dict"),
-        (json.dumps({**content, "accuracy": {}}), "damaged: accuracy is no list"),
-        (json.dumps({**content, "config": {"data": "digits"}}), "damaged: config has no method"),
-    ]:
-        path.write_text(text)
-        with pytest.raises(ResultError, match=message):
-            load_result(path)
-    with pytest.raises(ResultError, match="no result file"):
+def change(content, path, value):
+    """Return a copy of nested content with the value at a path like "tasks.0.train" replaced."""
+    content = copy.deepcopy(content)
+    *parents, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
+    inner = content
+    for part in parents:
+        inner = inner[part]
+    if value is MISSING:
+        del inner[last]
+    else:
+        inner[last] = value
+    return content
+
+
+MISSING = object()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("format", "x", "does not have the format 'gradmix-result'"),
+        ("schema_version", 0, "has version 0 of the result format"),
+        ("accuracy", MISSING, "accuracy: field required"),
+        ("colour", "red", "colour: extra inputs are not permitted"),
+        ("metrics", None, "metrics: input should be a valid dictionary"),
+        ("accuracy", {}, "accuracy: input should be a valid list"),
+        ("accuracy.0.0", 1.5, "accuracy.0.0: input should be less than or equal to 1"),
+        ("accuracy.0", [0.5], "accuracy: has 1 entries, not 2"),
+        ("accuracy.0.0", 0.25, "metrics.average_accuracy: is 0.5, but the accuracies give"),
+        ("initial_accuracy", [0.5], "initial_accuracy: has 1 entries, not 2"),
+        ("metrics.average_accuracy", 0.6, "is 0.6, but the accuracies give 0.5"),
+        ("metrics.average_accuracy", "0.5", "metrics.average_accuracy: input should be a valid"),
+        ("metrics.final_accuracy", MISSING, "metrics: final_accuracy is missing or unknown"),
+        ("metrics.forward_transfer", 0.7, "metrics.forward_transfer: is 0.7"),
+        ("class_accuracy.1", [1.0], "class_accuracy: has 1 entries, not 2"),
+        ("class_names", ["a"], "class_order: has 2 entries, not 1"),
+        ("pair_counts.1.0", [1], "pair_counts: has 1 entries, not 2"),
+        ("pair_counts.0.0.0", -1, "pair_counts.0.0.0: input should be greater"),
+        ("pair_counts.0.0.0", True, "pair_counts.0.0.0: input should be a valid integer"),
+        ("tasks.0.classes", [1], "tasks: the classes are not those of the 2 class_names"),
+        ("tasks.0.train", MISSING, "tasks.0.train: field required"),
+        ("tasks", [], "tasks: list should have at least 1 item"),
+        ("epochs.0.task", 2, "epochs.task: is 2, but there are 2 tasks"),
+        ("epochs.0.loss", [0.1, 0.2], "epochs.negative_rate: has 1 entries, not 2"),
+        ("seconds.total", 0.0, "seconds.total: input should be greater than 0"),
+        ("seconds.criterion_by_task", [0.1], "seconds.criterion_by_task: has 1 entries"),
+        ("config.seed", MISSING, "config.seed: is missing"),
+        ("config.epochs", "20", "config.epochs is '20'; give a whole number"),
+        ("config.options", [], "config.options: is [], not {}"),
+        ("config.increments", 2, "config.increments: is 2, not [2]"),
+        ("config.level", 3, "config.level: is not a plain value"),
+        ("config.future", {"a": 1}, "config.future: is not a plain value"),
+        ("versions.gradmix", 3, "versions.gradmix: input should be a valid string"),
+        ("variants.student", {"accuracy": [], "metrics": {}}, "variants.student.accuracy: has 0"),
+        ("analysis.some", [{"task": 9, "epoch": 1}], "analysis.some.task: is 9, but"),
+        ("analysis.some", [{"task": 0}], "analysis.some.epoch: field required"),
+        ("analysis.detrimental-rate", [{"task": 0, "epoch": 1}], "whole_network: field required"),
+        ("protocol_version", -1, "protocol_version: input should be greater"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_the_field_named(example, tmp_path, path, value, message):
+    file = ResultStore(tmp_path).create().save(example(0.5))
+    file.write_text(json.dumps(change(json.loads(file.read_text()), path, value)))
+    with pytest.raises(FileError, match=re.escape(message)) as caught:
+        load_result(file)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not valid JSON"),
+        ('{"format": NaN}', "is not valid JSON"),
+        ("[" * 200_000, "is not valid JSON"),
+        ("[[]]" * 600_000, "lists and objects; the limit is"),
+        ("\x00\xff", "is not valid JSON"),
+        ("[]", "does not have the format"),
+    ],
+    ids=["half", "nan", "nested", "many", "binary", "list"],
+)
+def test_text_that_is_not_a_result_is_refused_quickly(tmp_path, text, message):
+    path = tmp_path / "x.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(FileError, match=message):
+        load_result(path)
+
+
+def test_a_file_that_is_missing_huge_or_not_regular_is_refused(tmp_path):
+    with pytest.raises(FileError, match="cannot be read"):
         load_result(tmp_path / "absent.json")
+    with pytest.raises(FileError, match="cannot be read"):
+        load_result("a\0b")
+    with open(tmp_path / "huge.json", "wb") as file:
+        file.truncate(1 << 32)
+    with pytest.raises(FileError, match="the limit is"):
+        load_result(tmp_path / "huge.json")
+    with pytest.raises(FileError, match=r"not a regular file|cannot be read"):
+        load_result(tmp_path)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.json")
+        with pytest.raises(FileError, match="not a regular file"):
+            load_result(tmp_path / "pipe.json")
 
 
-def test_the_file_has_the_documented_fields(tmp_path):
+def test_results_of_other_versions_load(example, tmp_path):
+    """Settings that were removed, renamed mixes and settings of the future."""
+    old = example(0.5)
+    config = {**old.config, "level": "sample", "rolling": 2, "mix": "gradient-softmax:linear:remix"}
+    path = ResultStore(tmp_path).create().save(replace(old, config={**config, "future": [1]}))
+    assert load_result(path).config["level"] == "sample"
+    assert result_name(config) != result_name(old.config)
+    assert result_name({**old.config, "level": "class", "rolling": 1}) == result_name(old.config)
+
+
+def test_the_committed_results_load_and_keep_their_names():
+    folder = Path(__file__).parents[2] / "results"
+    results, problems = ResultStore(folder).read_all()
+    assert not problems
+    assert len(results) > 500
+    for result in results:
+        assert (folder / result_name(result.config, result.protocol_version)).exists()
+        if not result.config["model"].startswith("resnet"):
+            assert result.protocol_version == protocol_version(result.config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "version"),
+    [
+        ({}, 1),
+        ({"mix": "none"}, 1),
+        ({"mix": "cutmix"}, 1),
+        ({"mix": "gradient:cutmix:proportional"}, 2),
+        ({"mix": "gradient-keep-original × cutmix × remix"}, 2),
+        ({"mix": "gradient:manifold:remix"}, 1),
+        ({"mix": "gone:linear:remix"}, 1),
+        ({"model": "resnet18"}, 1),
+        ({"model": "vit-tiny", "device": "cpu"}, 2),
+        ({"model": "resnet18", "device": "cuda:1"}, 1),
+    ],
+)
+def test_the_protocol_version_depends_on_the_configuration(settings, version):
+    config = {**RunConfig(data="mnist").to_json(), **settings}
+    assert protocol_version(config) == version
+
+
+def test_the_cpu_capability_is_known_or_unknown(example):
+    assert example().cpu_capability is None
+    assert replace(example(), versions={"cpu_capability": "AVX2"}).cpu_capability == "AVX2"
+
+
+def test_the_schemas_of_measurements_match_the_diagnostics():
+    measured = {
+        "approximation-error": ApproximationError._fields,
+        "precision-recall": PairAgreement._fields,
+        "class-distance": ClassDistances._fields,
+    }
+    for name, names in measured.items():
+        assert set(MEASUREMENTS[name].model_fields) == {"task", "epoch", *names}
+    assert MEASUREMENTS.keys() == ANALYSES.keys()
+
+
+def test_the_file_has_the_documented_fields(example, tmp_path):
     content = json.loads(ResultStore(tmp_path).create().save(example()).read_text())
     assert content == asdict(example())
-    assert (content["schema_version"], content["protocol_version"]) == (2, PROTOCOL_VERSION)
+    assert (content["schema_version"], content["protocol_version"]) == (2, 1)
     assert content["analysis"] == {}

@@ -12,14 +12,17 @@ from dataclasses import asdict
 from functools import partial
 
 import pytest
-from result_cases import example
 
-from gradmix.errors import DataNotFoundError, InputError, ResultError, WorkerError
+from gradmix.errors import DataNotFoundError, FileError, InputError, WorkerError
+from gradmix.methods import METHODS, MethodInfo
+from gradmix.methods.er import ER
+from gradmix.runs import complete as complete_module
 from gradmix.runs import sweep as sweep_module
-from gradmix.runs.claims import RunProgress
+from gradmix.runs.complete import complete
 from gradmix.runs.config import config_for
+from gradmix.runs.running import RunProgress
 from gradmix.runs.store import MARKER, ResultStore
-from gradmix.runs.sweep import Sweep, complete, find_impossible, run_sweep
+from gradmix.runs.sweep import Sweep, find_impossible, run_sweep
 
 TWELVE = {"data": ["digits"], "mix": ["none", "gradmix+"], "seeds": "0-5", "epochs": 1}
 
@@ -39,6 +42,7 @@ def files(store):
 
 @pytest.fixture
 def store(tmp_path):
+    """A store that does not exist yet."""
     return ResultStore(tmp_path / "runs")
 
 
@@ -74,22 +78,22 @@ def test_again_repeats(store):
     assert sweep.count("done") == 1
 
 
-def test_a_data_set_is_loaded_once_even_if_the_order_would_have_it_else(store, monkeypatch):
+def test_a_data_set_is_loaded_once_whatever_the_order(example, store, monkeypatch):
     loaded = []
-    load = sweep_module.load_dataset
+    load = complete_module.load_dataset
     monkeypatch.setattr(
-        sweep_module, "load_dataset", lambda name: (loaded.append(name), load("digits"))[1]
+        complete_module, "load_dataset", lambda name: (loaded.append(name), load("digits"))[1]
     )
-    sweep_module.dataset.cache_clear()
+    complete_module.dataset.cache_clear()
     one, two = quick((0, 1)), [config_for("mnist", epochs=1, seed=s, validation=0) for s in (0, 1)]
-    monkeypatch.setattr(sweep_module, "run", lambda config, *_: example(**_settings(config)))
+    monkeypatch.setattr(complete_module, "train", lambda config, *_: example(**_settings(config)))
     run_sweep([one[0], two[0], one[1], two[1]], store)
-    sweep_module.dataset.cache_clear()
+    complete_module.dataset.cache_clear()
     assert loaded == ["digits", "mnist", "digits", "mnist"]  # for the checks, for the runs
 
 
 def _settings(config):
-    return {**vars(config)}
+    return config.to_json()
 
 
 # --- failures -----------------------------------------------------------------------------------
@@ -100,7 +104,7 @@ def test_a_failure_is_recorded_and_the_others_go_on(store, jobs):
     bad = quick(lr=1e30)
     sweep = run_sweep(bad + quick((0, 1)), store, jobs=jobs)
     assert (sweep.count("failed"), sweep.count("done")) == (1, 2)
-    (failure,) = store.failures()
+    ([failure], _) = store.read_failures()
     assert failure.error == "DivergedError"
     assert "try an lr below" in failure.message
     assert 'File "gradmix/training/loop.py"' in failure.traceback
@@ -108,7 +112,7 @@ def test_a_failure_is_recorded_and_the_others_go_on(store, jobs):
     assert sweep.failures == [failure]
 
 
-def test_failures_are_retried_on_request_only(store, monkeypatch):
+def test_failures_are_retried_on_request_only(example, store, monkeypatch):
     run_sweep(quick(lr=1e30), store)
     calls = []
 
@@ -116,16 +120,16 @@ def test_failures_are_retried_on_request_only(store, monkeypatch):
         calls.append(config)
         return example(**_settings(config))
 
-    monkeypatch.setattr(sweep_module, "run", better_now)
+    monkeypatch.setattr(complete_module, "train", better_now)
     again = run_sweep(quick(lr=1e30), store)
     assert (again.count("failed"), calls) == (1, [])
     retried = run_sweep(quick(lr=1e30), store, retry_failed=True)
     assert (retried.count("done"), calls) == (1, quick(lr=1e30))
-    assert store.failures() == []
+    assert store.read_failures() == ([], {})
 
 
-def test_a_store_that_cannot_be_written_ends_the_sweep(store, monkeypatch):
-    monkeypatch.setattr(sweep_module, "run", lambda config, *_: example(**_settings(config)))
+def test_a_store_that_cannot_be_written_ends_the_sweep(example, store, monkeypatch):
+    monkeypatch.setattr(complete_module, "train", lambda config, *_: example(**_settings(config)))
 
     def full(*_):
         raise OSError("no space left")
@@ -133,7 +137,7 @@ def test_a_store_that_cannot_be_written_ends_the_sweep(store, monkeypatch):
     monkeypatch.setattr(ResultStore, "save", full)
     with pytest.raises(OSError, match="no space left"):
         run_sweep(quick(), store)
-    assert store.failures() == []
+    assert store.read_failures() == ([], {})
 
 
 # --- before anything runs -----------------------------------------------------------------------
@@ -173,7 +177,7 @@ def test_data_that_is_not_there_ends_the_sweep(store, monkeypatch, tmp_path):
 def test_a_damaged_result_ends_the_sweep_before_it_begins(store):
     run_sweep(quick(), store)
     store.path_of(quick()[0]).write_text("{")
-    with pytest.raises(ResultError, match="no result file"):
+    with pytest.raises(FileError, match="is not valid JSON"):
         run_sweep(quick((0, 1)), store)
     assert store.find(quick((1,))[0]) is None
 
@@ -181,6 +185,25 @@ def test_a_damaged_result_ends_the_sweep_before_it_begins(store):
 def test_jobs_are_at_least_one(store):
     with pytest.raises(InputError, match="jobs is 0"):
         run_sweep(quick(), store, jobs=0)
+
+
+class OwnMethod(ER):
+    """A method that only this process knows."""
+
+
+def test_several_jobs_refuse_a_method_of_this_process(store, monkeypatch):
+    monkeypatch.setitem(METHODS, "own", MethodInfo("own", "own", OwnMethod))
+    configs = quick(method="own", mix="none")
+    with pytest.raises(InputError, match="jobs is 2, but the method 'own' was added in Python"):
+        run_sweep(configs, store, jobs=2)
+    assert not store.path.exists()
+    assert run_sweep(configs, store).count("done") == 1
+
+
+def test_several_jobs_refuse_a_method_that_replaces_a_built_in_one(store, monkeypatch):
+    monkeypatch.setitem(METHODS, "er", MethodInfo("own", "own", OwnMethod))
+    with pytest.raises(InputError, match="the method 'er' was added in Python"):
+        run_sweep(quick(), store, jobs=2)
 
 
 # --- progress -----------------------------------------------------------------------------------
@@ -191,15 +214,15 @@ def test_time_left_goes_by_what_was_done(store, monkeypatch):
     sweep = Sweep(configs, store.create(), todo=4, started=100.0)
     monkeypatch.setattr(time, "monotonic", lambda: 130.0)
     assert sweep.seconds_left() is None
-    with store.claim(configs[1]) as claim:
-        claim.note(RunProgress(3, 5, 1, 1, 0.5))
+    with store.lock(configs[1]) as lock:
+        lock.report(RunProgress(3, 5, 1, 1, 0.5))
         assert sweep.running() == {configs[1]: RunProgress(3, 5, 1, 1, 0.5)}
         sweep.settled = 1
         assert sweep.seconds_left() == pytest.approx(30 * 2.5 / 1.5)
 
 
 def test_a_run_says_how_far_it_is_while_it_runs(store, monkeypatch):
-    monkeypatch.setattr(sweep_module, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(complete_module, "REPORT_SECONDS", 0.0)
     config, seen = quick()[0], []
     store.create()
     complete(config, store, on_event=lambda *_: seen.append(*store.progress().values()))
@@ -339,7 +362,7 @@ def test_ctrl_c_ends_all_at_once_and_keeps_what_is_finished(store, start, moment
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130, errors
-    assert "stopped: 0 of 12 runs are finished and kept" in errors
+    assert "stopped: 0 of 12 runs are finished;" in errors
     assert "Traceback" not in errors
     wait_until(lambda: not any(map(alive, workers)))
     assert files(store) == [MARKER]
@@ -383,7 +406,7 @@ def test_a_run_that_always_kills_its_worker_is_named_and_the_others_go_on(store)
     (failure,) = sweep.failures
     assert failure.config["seed"] == 1
     assert failure.error == "WorkerError"
-    assert "died (SIGKILL(-9)) while it computed this run, alone" in failure.message
+    assert "died (SIGKILL(-9)) while it computed this run alone" in failure.message
 
 
 def test_workers_that_cannot_even_begin_end_the_sweep(store, monkeypatch):

@@ -1,172 +1,163 @@
-"""Grouping and statistics, by hand."""
+"""Tables and their text, compared exactly."""
 
-import math
 from dataclasses import replace
 
 import pytest
-from result_cases import example
 
-from gradmix.errors import InputError, ResultError, UnknownNameError
-from gradmix.runs.tables import (
-    base_of,
-    differing,
-    group_results,
-    in_order,
-    is_best,
-    mean_std,
-    paired,
-    select,
-    summaries,
-)
+from gradmix.errors import UnknownNameError
+from gradmix.runs.formats import TextCell, TextTable, to_csv, to_latex, to_markdown
+from gradmix.runs.groups import group_results
+from gradmix.runs.statistics import Summary
+from gradmix.runs.tables import Cell, comparison_table, group_records, run_records, runs_table
+
+from ..conftest import example_result as example
 
 NONE = {0: 0.80, 1: 0.82, 2: 0.84}
-MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}  # 0.05, 0.07 and 0.03 more
+MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}
 
 
-def runs(values, **config):
-    return [example(value, seed=seed, **config) for seed, value in values.items()]
-
-
-def two_mixes(**config):
-    return runs(NONE, mix="none", **config) + runs(MIXUP, mix="mixup", **config)
-
-
-def test_groups_are_over_seeds_in_order():
-    results = two_mixes()
-    one, two = group_results(results[::-1])
-    assert (one.key, one.seeds) == ({"data": "digits", "method": "er", "mix": "mixup"}, [0, 1, 2])
-    assert one.values("average_accuracy") == [0.85, 0.89, 0.87]
-    assert two.label == "digits er none"
-
-
-def test_what_else_differs_within_a_group_makes_groups_of_its_own():
-    results = two_mixes(exemplars_per_class=4) + two_mixes(exemplars_per_class=8)
-    groups = group_results(results)
-    assert len(groups) == 4
-    assert groups[0].label == "digits er none exemplars_per_class=4"
-    assert differing(results, ("data",)) == ("mix", "exemplars_per_class")
-
-
-def test_what_differs_between_mixes_without_being_theirs_is_shown_and_not_compared():
-    results = runs(NONE, mix="none", epochs=1) + runs(MIXUP, mix="mixup", epochs=6)
-    one, two = group_results(results)
-    assert (one.label, two.label) == ("digits er none epochs=1", "digits er mixup epochs=6")
-    assert not is_best(two, [one, two], "average_accuracy")
-    assert base_of(two, [one, two], "none") is None
-
-
-def test_what_differs_between_data_sets_only_does_not():
-    groups = group_results(runs(NONE, mix="none") + runs(NONE, mix="none", data="mnist"))
-    assert [set(group.key) for group in groups] == [{"data", "method", "mix"}] * 2
-
-
-def test_a_grouping_of_ones_own_must_not_have_a_seed_twice():
-    results = two_mixes()
-    with pytest.raises(ResultError, match=r"digits has a seed more than once: .* differ in mix"):
-        group_results(results, by=["data"])
-    assert len(group_results(results, by=["seed", "mix"])) == 6
-    with pytest.raises(UnknownNameError, match="did you mean 'mix'"):
-        group_results(results, by=["mixx"])
-
-
-def test_settings_younger_than_a_result_have_their_defaults():
-    new = example(seed=0)
-    config = {name: value for name, value in new.config.items() if name != "analyses"}
-    old = replace(example(), config={**config, "seed": 1})
-    (group,) = group_results([old, new])
-    assert group.seeds == [0, 1]
-
-
-def test_selection():
-    results = two_mixes() + two_mixes(increments=(5, 5))
-    assert len(select(results, {"mix": ["mixup"], "seed": [0, 2]})) == 4
-    assert len(select(results, {"increments": [[5, 5]]})) == 6
-    assert select(results, {"data": ["mnist"]}) == []
-    with pytest.raises(UnknownNameError, match="did you mean 'epochs'"):
-        select(results, {"epoch": [1]})
-
-
-def test_order_is_plain_replay_first_and_numbers_by_size():
-    results = [
-        example(mix=mix, exemplars_per_class=number)
-        for mix in ("gradient:cutmix:remix", "gradmix+", "mixup", "none")
-        for number in (16, 4)
+def results():
+    """Two mixes on two data sets; the second lacks mixup."""
+    settings = [("digits", "none", NONE), ("digits", "mixup", MIXUP), ("mnist", "none", NONE)]
+    return [
+        example(value, data=data, mix=mix, seed=seed)
+        for data, mix, values in settings
+        for seed, value in values.items()
     ]
-    order = [(r.config["mix"], r.config["exemplars_per_class"]) for r in in_order(results)]
-    mixes = ("none", "mixup", "gradmix+", "gradient:cutmix:remix")
-    assert order == [(mix, number) for mix in mixes for number in (4, 16)]
 
 
-def test_mean_and_standard_deviation_of_a_sample():
-    mean, std = mean_std([0.85, 0.89, 0.87])
-    assert mean == pytest.approx(0.87)
-    assert std == pytest.approx(0.02)
-    assert mean_std([0.5]) == (0.5, None)
+def layout(*args, **settings):
+    return comparison_table(*args, **settings).text()
 
 
-def test_the_paired_difference_over_common_seeds():
-    base, group = group_results(runs({**NONE, 7: 0.1}, mix="none") + runs(MIXUP, mix="mixup"))
-    found = paired(group, base)
-    assert found.seeds == [0, 1, 2]
-    assert found.difference == pytest.approx(0.05)
-    assert found.std == pytest.approx(0.02)
-    t = 0.05 / (0.02 / math.sqrt(3))
-    assert found.p_value == pytest.approx(1 - t / math.sqrt(t * t + 2))  # Student's, 2 freedoms
-    assert paired(base, group).difference == pytest.approx(-0.05)
+def test_the_cells_have_numbers():
+    table = comparison_table(group_results(results()))
+    (_, plain), (_, mixup) = table.rows
+    assert plain[0].value == Summary(pytest.approx(0.82), pytest.approx(0.02), 3)
+    assert (mixup[0].best, mixup[1]) == (True, Cell())
+    assert table.seed_counts == {3}
 
 
-@pytest.mark.parametrize(
-    ("values", "difference", "note"),
-    [
-        ({0: 0.9}, 0.1, "one common seed"),
-        ({5: 0.9}, None, "no common seeds"),
-        ({0: 0.9, 1: 0.92}, 0.1, "the same difference for every seed"),
-    ],
-)
-def test_where_there_is_no_p_value_it_is_said_why(values, difference, note):
-    base, group = group_results(runs(NONE, mix="none") + runs(values, mix="mixup"))
-    found = paired(group, base)
-    assert found.difference == (None if difference is None else pytest.approx(difference))
-    assert (found.p_value, found.note) == (None, note)
+def test_the_layout_has_a_column_for_each_data_set():
+    table = layout(group_results(results()))
+    assert table.heads == ("method", "mix")
+    assert table.titles == ["digits", "mnist"]
+    assert table.rows == (
+        (("er", "none"), (TextCell("0.820 ± 0.020"), TextCell("0.820 ± 0.020"))),
+        (("er", "mixup"), (TextCell("0.870 ± 0.020", bold=True), TextCell("–"))),
+    )
+    assert table.caption.startswith("average accuracy: mean ± standard deviation over 3 seeds")
 
 
-def test_the_base_has_all_but_the_mix_in_common():
-    results = two_mixes() + two_mixes(method="mir")
-    none, mixup, mir_none, mir_mixup = groups = group_results(results)
-    assert base_of(mixup, groups, "none") is none
-    assert base_of(mir_mixup, groups, "none") is mir_none
-    assert base_of(mixup, groups, "remix") is None
-    with pytest.raises(InputError, match="not grouped by mix"):
-        base_of(group_results(results[:3], by=["data"])[0], groups, "none")
+def test_numbers_of_seeds_that_differ_stand_in_the_cells():
+    table = layout(group_results(results()[1:]))
+    assert table.rows[0][1][0].text == "0.830 ± 0.014 (2)"
+    assert "over seeds (their number in brackets)" in table.caption
+    single = layout(group_results(results()[:1]))
+    assert single.rows[0][1][0].text == "0.800"
+    assert "of one seed" in single.caption
 
 
-def test_a_base_without_the_settings_of_a_mix_serves_all_of_them():
-    results = runs(NONE, mix="none") + [
-        result for alpha in (0.4, 2.0) for result in runs(MIXUP, mix="mixup", alpha=alpha)
-    ]
-    none, weak, strong = groups = group_results(results)
-    assert weak.key["alpha"] == 0.4
-    assert base_of(weak, groups, "none") is none
-    assert base_of(strong, groups, "none") is none
-    assert base_of(none, groups, "mixup") is None  # which one?
-    assert base_of(strong, groups, "mixup") is strong
+def test_any_setting_may_have_the_columns():
+    table = layout(group_results(results()), across="mix")
+    assert (table.heads, table.titles) == (("data", "method"), ["none", "mixup"])
+    assert layout(group_results(results()), across="seed").titles == ["average accuracy"]
 
 
-def test_the_best_is_among_mixes_of_the_same_data_method_and_settings():
-    results = two_mixes() + runs(NONE, method="mir", mix="none")
-    none, mixup, mir = groups = group_results(results)
-    accuracy = "average_accuracy"
-    assert [is_best(g, groups, accuracy) for g in groups] == [False, True, False]  # mir is alone
-    assert is_best(none, groups, "forgetting_from_best")
-    assert not is_best(mixup, groups, "forgetting_from_best")
-    by_method = group_results(results[:3] + runs(MIXUP, method="mir", mix="none"), by=["method"])
-    assert [is_best(g, by_method, accuracy) for g in by_method] == [False, True]
-    with pytest.raises(UnknownNameError, match="did you mean 'average_accuracy'"):
-        is_best(mir, groups, "accuracy")
+MARKDOWN = """\
+| method | mix | digits average accuracy | digits Δ none | digits p |
+|---|---|---:|---:|---:|
+| er | none | 0.820 ± 0.020 |  |  |
+| er | mixup | **0.870 ± 0.020** | +0.050 ± 0.020 | 0.049 |
+
+Average accuracy: mean ± standard deviation over 3 seeds; best in bold; Δ none: paired \
+difference over common seeds; p: paired t-test.
+"""
 
 
-def test_summaries_are_plain_values():
-    base, record = summaries(group_results(two_mixes()), against="none")
+def test_markdown():
+    assert to_markdown(layout(group_results(results()[:6]), against="none")) == MARKDOWN
+
+
+LATEX = r"""% forgetting from best: mean ± standard deviation over 3 seeds; best in bold
+\begin{tabular}{llrr}
+\toprule
+method & mix & digits & mnist \\
+\midrule
+er & none & \textbf{0.082 $\pm$ 0.002} & 0.082 $\pm$ 0.002 \\
+er & mixup & 0.087 $\pm$ 0.002 & -- \\
+\bottomrule
+\end{tabular}
+"""
+
+LATEX_HEADS = r"""
+ &  & \multicolumn{2}{c}{digits} & \multicolumn{2}{c}{mnist} \\
+method & mix & average accuracy & forgetting from best & average accuracy & forgetting from best \\
+"""
+
+
+def test_latex():
+    metrics = ("average_accuracy", "forgetting_from_best")
+    assert to_latex(layout(group_results(results()), metrics[1:])) == LATEX
+    assert LATEX_HEADS in to_latex(layout(group_results(results()), metrics))
+
+
+def test_latex_escapes_what_it_would_take_for_commands():
+    groups = group_results([example(data="folder:a_b%c", seed=s, mix="none") for s in (0, 1)])
+    assert "folder:a\\_b\\%c" in to_latex(layout(groups))
+    worse = layout(group_results(results()[:6]), against="mixup")
+    assert "$-$0.050 $\\pm$ 0.020" in to_latex(worse)
+
+
+def test_markdown_escapes_bars():
+    groups = group_results([example(data="folder:a|b", seed=0)])
+    assert "folder:a\\|b" in to_markdown(layout(groups))
+
+
+CSV = """\
+data,method,mix,metric,runs,seeds,mean,std,best,against,common_seeds,difference,difference_std,p_value,note
+digits,er,none,average_accuracy,1,0,0.75,,False,mixup,1,-0.125,,,one common seed
+digits,er,mixup,average_accuracy,1,0,0.875,,True,mixup,0,,,,
+"""
+
+
+def test_csv():
+    pair = [example(0.75, mix="none"), example(0.875, mix="mixup")]
+    assert to_csv(group_records(group_results(pair), against="mixup")) == CSV
+
+
+def test_csv_of_runs_has_every_setting_metric_and_time():
+    text = to_csv(run_records([example(0.5, increments=(5, 5), seed=3, method="der")]))
+    names, values = (line.split(",") for line in text.splitlines())
+    record = dict(zip(names, values, strict=True))
+    assert (record["data"], record["seed"], record["increments"]) == ("digits", "3", "5 5")
+    assert (record["average_accuracy"], record["seconds_total"]) == ("0.5", "1.0")
+    assert (record["memory_total"], record["options"]) == ("", "none")
+    assert record["protocol_version"] == "1"
+
+
+def test_a_table_of_runs_shows_what_differs():
+    runs = [example(0.5, epochs=1, seed=1), example(0.25, epochs=2)]
+    table = runs_table(runs, ["average_accuracy"])
+    assert table.heads == ("data", "method", "mix", "epochs", "seed")
+    assert table.titles == ["average accuracy", "seconds"]
+    assert table.rows[0] == (
+        ("digits", "er", "gradmix+", "1", "1"),
+        (TextCell("0.500"), TextCell("1.0")),
+    )
+
+
+def test_column_groups_can_be_split():
+    cells = tuple(TextCell(text) for text in "abcd")
+    table = TextTable(("row",), ("one", "two"), ("x", "y"), ((("r",), cells),), "caption")
+    one, two = table.split()
+    assert (one.titles, one.rows) == (["one x", "one y"], ((("r",), cells[:2]),))
+    assert (two.titles, two.rows) == (["two x", "two y"], ((("r",), cells[2:]),))
+    assert one.split() == [one]
+
+
+def test_records_are_plain_values():
+    base, record = group_records(group_results(results()[:6]), against="none")
     assert record["seeds"] == [0, 1, 2]
     assert (record["mix"], record["metric"], record["runs"]) == ("mixup", "average_accuracy", 3)
     assert [record["mean"], record["std"]] == pytest.approx([0.87, 0.02])
@@ -174,5 +165,42 @@ def test_summaries_are_plain_values():
     assert [record["difference"], record["difference_std"]] == pytest.approx([0.05, 0.02])
     assert record["common_seeds"] == 3
     assert (base["difference"], base["p_value"], base["note"]) == (None, None, "")
-    (lonely,) = summaries(group_results(runs(NONE, mix="none")), against="remix")
+    (lonely,) = group_records(group_results(results()[:3]), against="remix")
     assert lonely["note"] == "no runs of remix to compare with"
+
+
+def with_control():
+    control = {"mix": "class-balanced:linear:remix", "alpha": 1.0, "tau": 0.75}
+    ours = [example(value, mix="gradmix+", tau=0.75, seed=seed) for seed, value in MIXUP.items()]
+    return group_results([*ours, *(example(v, seed=s, **control) for s, v in NONE.items())])
+
+
+def test_what_gradients_add_has_a_column_and_a_record():
+    table = layout(with_control())
+    assert table.columns == ("average accuracy", "what gradients add")
+    assert [cells[1].text for _, cells in table.rows] == ["+0.050 [+0.000, +0.100]", ""]
+    assert "that was run (class-balanced:linear:remix)" in table.caption
+    ours, control = group_records(with_control())
+    assert ours["gradients_add"] == pytest.approx(0.05)
+    assert "gradients_add" not in control
+
+
+def test_different_processors_are_noted_in_the_caption():
+    runs = [
+        replace(result, versions={"cpu_capability": "AB"[place % 2]})
+        for place, result in enumerate(results())
+    ]
+    for table in (layout(group_results(runs)), runs_table(runs, ["average_accuracy"])):
+        assert "CPUs with different capabilities (A, B)" in table.caption
+
+
+def test_a_metric_that_only_some_results_have():
+    first, *others = results()[:4]
+    runs = [replace(first, metrics={}), *others]
+    assert layout(group_results(runs)).rows[0][1][0].text == "0.830 ± 0.014 (2)"
+    assert runs_table(runs, ["average_accuracy"]).rows[0][1][0].text == "–"
+    for make in (layout, group_records):
+        with pytest.raises(UnknownNameError, match="did you mean 'final_accuracy'"):
+            make(group_results(runs), ("accuracy",))
+    nothing = [replace(run, metrics={}) for run in runs[:3]] + others[2:]
+    assert layout(group_results(nothing)).rows[0][1][0].text == "–"

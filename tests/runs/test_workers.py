@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+import time
 
 import pytest
-from worker_jobs import die, pid_after, sleep
 
 from gradmix.errors import WorkerError
 from gradmix.runs.workers import in_processes
@@ -21,6 +20,10 @@ def test_every_answer_once(jobs):
 
 
 def test_answers_come_when_they_are_there():
+    def sleep(seconds):  # pickled by value, as the workers cannot import a test
+        time.sleep(seconds)
+        return seconds
+
     assert list(in_processes(sleep, [1.0, 0.0, 0.0], 2))[-1] == 1.0
 
 
@@ -29,13 +32,20 @@ def test_an_error_is_raised_here():
         list(in_processes(math.sqrt, [1.0, -1.0], 2))
 
 
-def test_a_worker_thatdies_is_said_to_and_the_next_work_goes_well():
+def test_a_worker_that_dies_is_an_error_and_the_next_work_succeeds():
+    def die(_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
     with pytest.raises(WorkerError, match=r"a worker process died \(SIGKILL\(-9\)\)"):
         list(in_processes(die, [None], 2))
     assert list(in_processes(math.sqrt, [4.0], 2)) == [2.0]
 
 
 def test_leaving_early_ends_the_workers():
+    def pid_after(seconds):
+        time.sleep(seconds)
+        return os.getpid()
+
     answers = in_processes(pid_after, [0.0, 3600.0, 3600.0], 2)
     first = next(answers)
     answers.close()  # or it would take an hour
@@ -47,15 +57,18 @@ def test_leaving_early_ends_the_workers():
 def test_ctrl_c_reaches_no_worker():
     # In a process of its own, which has not started workers before.
     script = """
-from worker_jobs import blocks_ctrl_c
+import os, signal, time
 from gradmix.runs.workers import in_processes
+
+def blocks_ctrl_c(_):
+    time.sleep(0.2)  # so that one worker does not do it all
+    return os.getpid(), signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
 if __name__ == "__main__":
     print(dict(in_processes(blocks_ctrl_c, range(4), 2)))
 """
     command = [sys.executable, "-c", script]
-    answer = subprocess.run(
-        command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True
-    )
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
     blocked = ast.literal_eval(answer.stdout)
     assert list(blocked.values()) == [True, True]
 

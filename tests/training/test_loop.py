@@ -2,62 +2,32 @@
 
 import copy
 import io
+import threading
 
 import pytest
 import torch
-from lightning_fabric import Fabric
-from method_cases import assert_same, assert_same_events
+from torch import nn
 
-from gradmix.criterion.selector import Judging
-from gradmix.data import benchmark_from_tasks
-from gradmix.data.pool import Normalise
-from gradmix.errors import DivergedError
-from gradmix.memory import ReplayMemory
-from gradmix.methods import ER, Settings
-from gradmix.mixing import parse_recipe
-from gradmix.mixing.mixer import Mixer
-from gradmix.models import MLP
+from gradmix.errors import DivergedError, InputError
+from gradmix.methods import ER, METHODS, MethodInfo
+from gradmix.models import adapt
 from gradmix.randomness import RandomStreams
-from gradmix.training.loop import EpochDone, StepDone, TaskDone, Training
-from gradmix.types import Samples
+from gradmix.settings import TrainingSettings
+from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
 SIZES = ((21, 20), (10, 11), (9, 8))  # samples of the two classes of each of three tasks
 
 
-def blobs(sizes=SIZES):
-    """Well separated classes of images of 4 × 4."""
-    generator = torch.Generator().manual_seed(1)
-    centres = torch.randint(30, 220, (2 * len(sizes), 1, 4, 4), generator=generator)
+@pytest.fixture(scope="module")
+def training(blobs, make_training):
+    """ER with GradMix+ on three tasks, unless other things are asked for."""
+    benchmark = blobs(SIZES)
 
-    def samples(task, counts):
-        y = torch.cat([torch.full((n,), 2 * task + k) for k, n in enumerate(counts)])
-        noise = torch.randint(-20, 21, (len(y), 1, 4, 4), generator=generator)
-        return Samples((centres[y] + noise).to(torch.uint8), y)
+    def make(mix="gradmix+", **settings):
+        given = {"benchmark": benchmark, "epochs": 2, "exemplars": 4, **settings}
+        return make_training(mix=mix, **given)
 
-    return benchmark_from_tasks(
-        "blobs", [(samples(t, counts), samples(t, (5, 4))) for t, counts in enumerate(sizes)]
-    )
-
-
-def training(mix="gradmix+", seed=0, benchmark=None, **settings):
-    benchmark = blobs() if benchmark is None else benchmark
-    streams = RandomStreams(seed)
-    outputs = len(benchmark.class_names)
-    with streams.as_global("weights"):
-        model = MLP(16, outputs, (32, 24))
-    mixer = Mixer(
-        parse_recipe(mix),
-        outputs,
-        host=streams.host("mixing"),
-        generator=streams.device("mixing"),
-        mix_points=model.mix_points,
-        judging=Judging(exemplars_per_class=3),
-    )
-    given = {"epochs": 2, "batch_size": 8, "replay_batch_size": 6, "lr": 0.05, **settings}
-    memory = ReplayMemory(exemplars_per_class=4)
-    normalise = Normalise(benchmark.mean, benchmark.std)
-    method = ER(model, memory, mixer, Settings(**given), streams, normalise)
-    return Training(benchmark, method, Fabric(accelerator="cpu", devices=1))
+    return make
 
 
 MIXES = [
@@ -77,21 +47,21 @@ MIXES = [
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_every_mix_learns_blobs_and_the_same_seed_gives_the_same_bits(mix):
+def test_every_mix_learns_blobs_and_the_same_seed_gives_the_same_bits(mix, assert_same, training):
     one, other = training(mix, epochs=30), training(mix, epochs=30)
     rows = [event.correct["main"] for event in one.events() if isinstance(event, TaskDone)]
     for _ in other.events():
         pass
     assert_same(one.state_dict(), other.state_dict())
-    assert rows[-1].sum() >= 0.8 * 27  # chance would be 4 or 5 of the 27 test samples
+    assert rows[-1].sum() >= 0.7 * 30  # chance would be 5 of the 30 test samples
 
 
-def test_another_seed_gives_other_weights():
+def test_another_seed_gives_other_weights(training):
     one, other = training(seed=0), training(seed=1)
     assert not torch.equal(one.method.model.head.weight, other.method.model.head.weight)
 
 
-def test_every_mix_starts_from_the_same_weights_and_sees_the_same_batches():
+def test_every_mix_starts_from_the_same_weights_and_sees_the_same_batches(training):
     def batches_of(mix):
         run = training(mix)
         start = run.method.model.head.weight.clone()
@@ -108,27 +78,27 @@ def test_every_mix_starts_from_the_same_weights_and_sees_the_same_batches():
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_resume_is_exact_at_every_event(mix):
-    whole = training(mix)
+def test_resume_is_exact_at_every_event(mix, assert_same, assert_same_events, training):
+    whole = training(mix, epochs=1)
     states, events = [], []
     for event in whole.events():
         states.append(copy.deepcopy(whole.state_dict()))
         events.append(event)
     for number, state in enumerate(states):
-        resumed = training(mix, seed=0)
+        resumed = training(mix, epochs=1)
         resumed.load_state_dict(copy.deepcopy(state))
         assert_same_events(list(resumed.events()), events[number + 1 :])
         assert_same(resumed.state_dict(), whole.state_dict())
 
 
-def test_a_state_of_another_seed_is_refused():
+def test_a_state_of_another_seed_is_refused(training):
     one, other = training(seed=0), training(seed=1)
     next(one.events())
-    with pytest.raises(ValueError, match="seed 0"):
+    with pytest.raises(InputError, match="seed 0"):
         other.load_state_dict(one.state_dict())
 
 
-def test_events_in_their_order():
+def test_events_in_their_order(training):
     run = training(epochs=2, batch_size=8)
     events = list(run.events())
     steps = [sum(counts) // 8 for counts in SIZES]  # the incomplete last batch is dropped
@@ -144,7 +114,7 @@ def test_events_in_their_order():
     assert [event.negative_rate is None for event in epochs] == [True] * 2 + [False] * 4
 
 
-def test_a_memory_smaller_than_the_replay_batch_is_replayed_whole():
+def test_a_memory_smaller_than_the_replay_batch_is_replayed_whole(training):
     run = training(replay_batch_size=50)
     rows = []
     draw = run.method.draw_replay
@@ -155,7 +125,7 @@ def test_a_memory_smaller_than_the_replay_batch_is_replayed_whole():
     assert all(len(row.unique()) == len(row) for row in rows)
 
 
-def test_a_task_smaller_than_a_batch_is_one_batch():
+def test_a_task_smaller_than_a_batch_is_one_batch(training):
     run = training(batch_size=1000, epochs=3)
     steps = [event for event in run.events() if isinstance(event, StepDone)]
     assert len(steps) == 3 * 3
@@ -163,7 +133,7 @@ def test_a_task_smaller_than_a_batch_is_one_batch():
 
 
 @pytest.mark.parametrize(("mix", "mixes_first"), [("mixup", True), ("gradmix+", False)])
-def test_in_the_first_task_baselines_mix_and_gradmix_does_not(mix, mixes_first):
+def test_in_the_first_task_baselines_mix_and_gradmix_does_not(mix, mixes_first, training):
     run = training(mix)
     done = [event for event in run.events() if isinstance(event, TaskDone)]
     assert (done[0].pair_counts.sum() > 0) == mixes_first
@@ -172,7 +142,7 @@ def test_in_the_first_task_baselines_mix_and_gradmix_does_not(mix, mixes_first):
     assert done[1].pair_counts[4:].sum() == done[1].pair_counts[:, 4:].sum() == 0
 
 
-def test_the_paper_s_er_step_by_hand():
+def test_the_paper_s_er_step_by_hand(training):
     """One step of ER is SGD with momentum on the mean loss over new and replayed rows."""
     run = training("none", epochs=1)
     events = run.events()
@@ -187,7 +157,7 @@ def test_the_paper_s_er_step_by_hand():
     momentum = [state["momentum_buffer"].clone() for state in method.optimizer.state.values()]
     index = torch.cat([new, method.pool.num_new + replay])
     loss = torch.nn.functional.cross_entropy(
-        method.model(method.pool.images(index)), method.pool.y[index]
+        method.model(method.pool.inputs(index)), method.pool.y[index]
     )
     gradients = torch.autograd.grad(loss, list(method.model.parameters()))
     next(events)
@@ -195,7 +165,7 @@ def test_the_paper_s_er_step_by_hand():
         assert torch.allclose(p, before[name] - 0.05 * (0.9 * m + g), atol=1e-7), name
 
 
-def test_learning_rate_falls_at_its_steps():
+def test_learning_rate_falls_at_its_steps(training):
     run = training(epochs=4, lr=0.1, lr_steps=(1, 3))
     rates = {}
     for event in run.events():
@@ -204,7 +174,7 @@ def test_learning_rate_falls_at_its_steps():
     assert rates == pytest.approx({0: 0.1, 1: 0.01, 2: 0.01, 3: 0.001})
 
 
-def test_every_task_has_a_new_optimizer():
+def test_every_task_has_a_new_optimizer(training):
     run = training(epochs=1)
     optimizers = set()
     for event in run.events():
@@ -214,7 +184,7 @@ def test_every_task_has_a_new_optimizer():
     assert len(optimizers) == 3
 
 
-def test_evaluation_counts_right_answers_by_class_and_changes_nothing():
+def test_evaluation_counts_right_answers_by_class_and_changes_nothing(assert_same, training):
     run = training()
     with torch.no_grad():
         run.method.model.head.weight.zero_()
@@ -222,7 +192,7 @@ def test_evaluation_counts_right_answers_by_class_and_changes_nothing():
     before = copy.deepcopy(run.state_dict())
     correct = run.evaluate()
     assert correct.keys() == {"main"}
-    assert correct["main"].tolist() == [0, 0, 0, 4, 0, 0]
+    assert correct["main"].tolist() == [0, 0, 0, 5, 0, 0]
     other = training()
     other.load_state_dict(before)
     assert_same(run.state_dict(), other.state_dict())
@@ -243,19 +213,23 @@ def test_evaluation_counts_right_answers_by_class_and_changes_nothing():
     ],
 )
 def test_bad_settings_name_themselves(setting, value):
-    with pytest.raises(ValueError, match=setting):
-        Settings(**{setting: value})
+    with pytest.raises(InputError, match=setting):
+        TrainingSettings(**{setting: value})
 
 
-def test_a_state_has_an_optimizer_and_a_plan_only_within_a_stage():
+def test_a_state_has_an_optimizer_and_a_plan_only_within_a_stage(training):
     run = training(epochs=1)
     for event in run.events():
         state = run.state_dict()
-        for name in ("optimizer", "new", "plan"):
-            assert (name in state["method"]) == (not isinstance(event, TaskDone))
+        between = isinstance(event, TaskDone)
+        assert (state["stage"] is None) == between
+        if not between:
+            assert state["stage"].keys() == {"optimizer", "new", "plan", "counts", "pairs"}
 
 
-def test_a_state_has_what_is_planned_for_the_rest_of_the_epoch():
+def test_a_state_has_what_is_planned_for_the_rest_of_the_epoch(
+    assert_same, assert_same_events, training
+):
     """In files, without running code, of every kind of choice that is made before a step."""
     for mix in MIXES:
         run = training(mix, epochs=1)
@@ -272,7 +246,132 @@ def test_a_state_has_what_is_planned_for_the_rest_of_the_epoch():
         assert_same(resumed.state_dict(), run.state_dict())
 
 
-def test_training_that_diverges_stops_and_says_where():
+def test_training_that_diverges_stops_and_says_where(training):
     run = training("none", lr=1e30)
     with pytest.raises(DivergedError, match=r"task 1, train epoch 1; try an lr below 1e\+30"):
         list(run.events())
+
+
+# --- the step ------------------------------------------------------------------------------------
+
+
+class Counting(ER):
+    """A method whose step pulls one bias to a number; it does not look at the data."""
+
+    calls = ()
+
+    def train_step(self, step):
+        """Return a loss of its own."""
+        self.calls = (*self.calls, step)
+        return (self.head.bias[0] - 7).square()
+
+
+@pytest.mark.parametrize("network", ["mlp", "resnet"])
+def test_the_loop_trains_what_train_step_returns(training, network, monkeypatch):
+    monkeypatch.setitem(METHODS, "counting", MethodInfo("", "", Counting))
+    run = training("none", method="counting", network=network, epochs=3, lr=0.1, momentum=0.0)
+    before = copy.deepcopy(run.method.model.state_dict())
+    expected, events = before["head.bias"][0].clone(), []
+    for event in run.events():
+        events.append(event)
+        if isinstance(event, StepDone):
+            torch.testing.assert_close(event.loss, (expected - 7).square())
+            expected = expected - 0.1 * 2 * (expected - 7)
+            torch.testing.assert_close(run.method.head.bias[0].detach(), expected)
+    steps = [event.step - 1 for event in events if isinstance(event, StepDone)]
+    assert list(run.method.calls) == steps
+    assert len(steps) == 3 * (5 + 2 + 2)
+    after = run.method.model.state_dict()
+    parameters = {name for name, _ in run.method.model.named_parameters()}
+    changed = {name for name in parameters if not torch.equal(after[name], before[name])}
+    assert changed == {"head.bias"}
+    assert torch.equal(after["head.bias"][1:], before["head.bias"][1:])
+
+
+def test_a_new_optimizer_of_a_method_is_the_one_that_steps(training, monkeypatch):
+    class Adam(ER):
+        """ER with another optimizer."""
+
+        def new_optimizer(self):
+            """Return Adam."""
+            return torch.optim.Adam(self.parameters(), self.settings.lr)
+
+    monkeypatch.setitem(METHODS, "adam", MethodInfo("", "", Adam))
+    run = training("none", method="adam", lr=0.01)
+    start = run.method.head.bias.detach().clone()
+    next(run.events())
+    moved = (run.method.head.bias.detach() - start).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), atol=1e-5, rtol=1e-3)
+
+
+# --- randomness ----------------------------------------------------------------------------------
+
+
+def with_dropout(outputs):
+    """A network of the user's own, always with the same weights."""
+    layers = (nn.Linear(64, 16), nn.Dropout(), nn.Linear(16, outputs))
+    network = nn.Sequential(nn.Flatten(), *layers)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in network.parameters():
+        nn.init.uniform_(parameter, -0.1, 0.1, generator=generator)
+    return adapt(network)
+
+
+def test_dropout_is_reproducible_by_the_seed(training, assert_same, global_state):
+    ended = {}
+    for number, seed in enumerate((0, 0, 1)):
+        torch.manual_seed(number)
+        run = training("none", network=with_dropout, seed=seed)
+        before = global_state()
+        run.finish()
+        ended[number] = run.method.model.state_dict()
+        assert global_state() == before
+    assert_same(ended[0], ended[1])
+    assert not torch.equal(ended[0]["module.3.weight"], ended[2]["module.3.weight"])
+
+
+def test_dropout_is_the_same_after_resuming(training, assert_same, assert_same_events):
+    whole, resumed = (training("none", network=with_dropout) for _ in range(2))
+    whole.stop_in_task(1)
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    rest = whole.finish()
+    torch.manual_seed(8)
+    assert_same_events(resumed.finish(), rest)
+    assert_same(resumed.state_dict(), whole.state_dict())
+
+
+@pytest.fixture
+def noise():
+    """A thread that draws from the global generator all the time."""
+    stop = threading.Event()
+
+    def draw():
+        while not stop.is_set():
+            torch.rand(3)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(training):
+    """How runs end without such a thread."""
+
+    def end(network):
+        run = training(network=network, epochs=1)
+        run.finish()
+        return run.state_dict()
+
+    return {network: end(network) for network in ("mlp", "resnet")}
+
+
+@pytest.mark.usefixtures("noise")
+@pytest.mark.parametrize("network", ["mlp", "resnet"])
+def test_draws_of_another_thread_change_nothing(training, undisturbed, network, assert_same):
+    for _ in range(5):
+        run = training(network=network, epochs=1)
+        run.finish()
+        assert_same(run.state_dict(), undisturbed[network])

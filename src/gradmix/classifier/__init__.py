@@ -1,4 +1,4 @@
-"""IncrementalClassifier: what an application uses; scikit-learn's conventions, files, reports."""
+"""IncrementalClassifier: scikit-learn's conventions, files and reports, for applications."""
 
 from gradmix.classifier.classifier import IncrementalClassifier
 from gradmix.classifier.report import Report

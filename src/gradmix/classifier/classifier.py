@@ -1,14 +1,16 @@
-"""The classifier: fit, partial_fit, predict, save, load, forget."""
+"""IncrementalClassifier: fit, partial_fit, predict, score, forget, save and load."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
@@ -16,79 +18,107 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
-from gradmix.classifier import files
-from gradmix.classifier.call import Data, Watch
-from gradmix.classifier.choices import check_params
-from gradmix.classifier.inputs import read_inputs
-from gradmix.classifier.labels import Label, read_classes, read_labels
-from gradmix.classifier.learned import Learned
-from gradmix.classifier.learning import learn
-from gradmix.errors import InputError
+from gradmix.classifier import file
+from gradmix.classifier.defaults import check_params, choose_features, choose_features_for
+from gradmix.classifier.export import ClassifierNetwork, write_onnx
+from gradmix.classifier.features import Features
+from gradmix.classifier.fit import CallData, Watch, learn
+from gradmix.classifier.inputs import (
+    Array,
+    Inputs,
+    Label,
+    Layout,
+    is_path,
+    needing_memory,
+    read_inputs,
+    read_labels,
+    read_weights,
+    reading,
+)
+from gradmix.classifier.state import Learned
+from gradmix.closed_form import energy
+from gradmix.errors import FileError, GradMixError, InputError
 from gradmix.files import locked
+from gradmix.training.build import pick_device, torch_threads
 from gradmix.training.checkpoint import seed_on_file
 
-Array = npt.NDArray[Any]
-SAVE_SECONDS = 10.0  # to wait for another writer of a file
+SAVE_SECONDS = 10.0  # how long `save` waits for another writer of the file
+FEWER = "learn fewer samples per call, or set a smaller batch_size, image_size or model"
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns new classes, and more of known ones, without losing the others.
 
-    It keeps a few examples of every class and replays them, mixed with the new ones, while it
-    learns. `fit` starts anew, `partial_fit` continues. What goes in as X is rows of numbers
-    (N, d), images (N, H, W), (N, C, H, W) or (N, H, W, C), as arrays, tensors or a PyTorch
-    dataset, or the path of a folder that has a folder of images for each class. See
-    docs/classifier.md.
+    The classifier stores a few exemplars of every class. While it learns, it replays them and mixes
+    them with the new samples. `fit` starts from nothing; `partial_fit` continues.
+
+    X may be rows of numbers (N, d) or images (N, H, W), (N, C, H, W) or (N, H, W, C), as arrays,
+    tensors or a PyTorch dataset. It may also be the path of a folder that contains a folder of
+    images for each class. See docs/classifier.md.
+
+    Calls that change the classifier (`fit`, `partial_fit`, `forget`) run one at a time: a call from
+    another thread waits until the first is done. Predictions need not wait.
 
     Args:
-        method: Basis method by name, `gradmix list` shows them.
-        mix: Mix by name, or partners:blend:labels, or none; "auto": gradmix+, but remix for a
-            ResNet that learns in fewer than 3,000 steps, where it was measured to do better.
+        method: Method; `gradmix list` shows all. "auto": ridge on the features of a pretrained
+            backbone, er otherwise.
+        mix: Mix by name, partners:blend:labels, or none. "auto": gradmix+, or remix for a ResNet
+            that learns in fewer than 3,000 steps, where remix measured better.
         model: Network by name, a `torch.nn.Module` with a final linear layer, or "auto": an MLP
-            for rows and small images, a ResNet-18 for others (a narrow one on CPUs).
-        exemplars_per_class: Samples kept of each class, those held out included.
-        memory_total: Or samples kept in all, shared by the classes.
-        holdout_per_class: Of those kept, how many are only measured on and never trained on.
-        head_size: Outputs of the network from the start; None: they grow with the classes.
-        epochs: Passes over the data of a call; None: 20, or more if the data are few.
-        lr: Learning rate of SGD; None: 0.01, for a ResNet 0.05.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
-        lr_steps: Epochs at which the learning rate falls to a tenth.
+            for rows and small images, otherwise a ResNet-18 (a narrow one on CPUs).
+        exemplars_per_class: Stored samples per class, including held-out ones.
+        memory_total: Stored samples in total, shared by the classes, instead of per class.
+        holdout_per_class: Stored samples per class that are only used for measuring.
+        head_size: Outputs of the network; None: they grow with the classes.
+        epochs: Passes over the data of a call; None: 20, or more if there is little data.
+        lr: Learning rate of SGD; None: 0.01, or 0.05 for a ResNet.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+        lr_steps: Epochs after which the learning rate is divided by 10.
         batch_size: New samples per step.
         replay_batch_size: Replayed samples per step.
-        alpha: Of the mix's Beta distribution; None: the mix's own.
-        tau: Of Remix's labels; None: the mix's own, for gradmix+ with few steps 0.5.
+        alpha: α of the Beta distribution of the mixing ratio; None: the mix's own.
+        tau: τ of Remix's labels; None: the mix's own, or 0.5 for gradmix+ with few steps.
         tables: Pair tables over λ; None: the mix's own.
-        options: The method's own settings, a dict.
-        transforms: Of training images: crop, flip, randaugment; "auto": crop and flip for ResNets.
-        image_size: What images in folders are resized to; None: as they are if all have one size
-            of up to 64 pixels, else 64.
-        mean: Per column in its units, or per channel of images in bytes, 0 to 255, whatever X has;
-            None: that of the first data.
-        std: Likewise.
-        criterion_exemplars: New samples per class that gradient partners are judged by.
+        options: Settings of the method, a dict.
+        transforms: Augmentation: crop, flip, randaugment; "auto": crop and flip for ResNets.
+        image_size: Pixels per side of images in folders; None: their own size if all have the same
+            size of up to 64 pixels, otherwise 64.
+        mean: Mean per column, or per channel of images for bytes, 0 to 255; None: computed from
+            the first data.
+        std: Standard deviation, likewise.
+        criterion_exemplars: New samples per class for the criterion of gradient partners.
         pairing: one-to-one or all-pairs.
-        average: Of the memory's gradient: sample or class.
-        early_stopping: Stop when the accuracy on a part of the new data and the memory, kept from
-            training for this call, does not rise any more.
-        patience: Epochs without a rise after which to stop.
-        validation_fraction: Of every class, for early stopping.
-        device: auto, cpu, cuda, cuda:1, mps.
+        average: Mean of the memory's gradient over each sample or each class.
+        early_stopping: Stop when the accuracy on a part of the data, held out for this call, stops
+            rising.
+        patience: Epochs without a rise before an early stop.
+        validation_fraction: Share of each class that early stopping holds out.
+        device: auto, cpu, cuda, cuda:1 or mps.
         precision: 32-true, bf16-mixed or 16-mixed.
-        threads: Of PyTorch while learning; None: as they are.
-        random_state: Seed; the same gives the same bits.
+        threads: Threads of PyTorch while learning; None: unchanged.
+        random_state: Seed; the same seed on the same type of machine gives the same bits.
 
     Attributes:
-        classes_: The classes known, sorted; with those announced by `classes=`.
+        classes_: The known classes, sorted, including those announced by `classes=`.
         history_: A `Report` for each call.
-        report_: The last of them.
+        report_: The last report.
         n_features_in_: Columns of rows; pixels times channels of images.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> cats, dogs, emus = (rng.normal(centre, size=(20, 4)) for centre in (0.0, 5.0, -5.0))
+        >>> classifier = IncrementalClassifier(model="mlp-small", epochs=40, random_state=0)
+        >>> classifier = classifier.fit(np.vstack([cats, dogs]), ["cat"] * 20 + ["dog"] * 20)
+        >>> classifier = classifier.partial_fit(emus, ["emu"] * 20)
+        >>> classifier.predict([[0.0] * 4, [5.0] * 4, [-5.0] * 4]).tolist()
+        ['cat', 'dog', 'emu']
     """
 
     def __init__(
         self,
-        method: str = "er",
+        method: str = "auto",
         mix: str = "auto",
         *,
         model: str | nn.Module = "auto",
@@ -122,15 +152,47 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         threads: int | None = None,
         random_state: Any = None,
     ) -> None:
-        for name, value in list(locals().items()):
-            if name not in ("self", "__class__"):
-                setattr(self, name, value)
+        self.method, self.mix, self.model = method, mix, model
+        self.exemplars_per_class, self.memory_total = exemplars_per_class, memory_total
+        self.holdout_per_class, self.head_size = holdout_per_class, head_size
+        self.epochs, self.lr, self.momentum = epochs, lr, momentum
+        self.weight_decay, self.lr_steps = weight_decay, lr_steps
+        self.batch_size, self.replay_batch_size = batch_size, replay_batch_size
+        self.alpha, self.tau, self.tables, self.options = alpha, tau, tables, options
+        self.transforms, self.image_size, self.mean, self.std = transforms, image_size, mean, std
+        self.criterion_exemplars, self.pairing = criterion_exemplars, pairing
+        self.average, self.early_stopping, self.patience = average, early_stopping, patience
+        self.validation_fraction, self.device = validation_fraction, device
+        self.precision, self.threads, self.random_state = precision, threads, random_state
 
     # --- learning ---------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None, eval_set: Any = None) -> IncrementalClassifier:
-        """Learn from nothing; what was learned before is gone. See `partial_fit`."""
-        return self._learn(None, self._data(None, X, y, None, eval_set), Watch())
+        """Learn from nothing; earlier knowledge is replaced.
+
+        Args:
+            X: The samples; see the class.
+            y: One label per sample: text, integers or booleans. Datasets and folders contain their
+                own labels.
+            eval_set: Data to measure accuracy on: (X, y), a dataset or a folder.
+
+        Returns:
+            The classifier itself.
+
+        Raises:
+            InputError: If data or parameters cannot be used.
+            DivergedError: If training diverged.
+            OutOfMemoryError: If there is not enough memory.
+
+        After any error the classifier is as it was before the call.
+
+        Example:
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
+            >>> classifier.fit([[0.1], [1.2]] * 5, [False, True] * 5).classes_.tolist()
+            [False, True]
+        """
+        with _lock_of(self):
+            return self._learn(None, self._data(None, X, y, None, eval_set), Watch())
 
     def partial_fit(
         self,
@@ -140,21 +202,48 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         eval_set: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> IncrementalClassifier:
-        """Learn new classes, more of known ones, or both; whatever goes wrong, nothing changes.
+        """Learn new classes, more samples of known classes, or both.
 
-        `y` has a label for each sample: text, integers or booleans; datasets and folders have
-        their own. `classes` are all that may occur from now on, to announce some or to catch slips.
-        Accuracy and forgetting are measured on `eval_set`, (X, y) or a folder, else on what was
-        held out. `checkpoint` is a file that keeps the call while it lasts: after a stop the same
-        call goes on from there, to the same bits; remove it when the classifier is saved.
+        Args:
+            X: The samples; see the class.
+            y: One label per sample: text, integers or booleans. Datasets and folders contain their
+                own labels.
+            classes: All classes that may occur from now on. Later labels must be among them.
+            eval_set: Data to measure accuracy and forgetting on: (X, y), a dataset or a folder.
+                Without it, held-out samples are used if there are any.
+            checkpoint: A file that stores the call while it runs. After a stop, the same call
+                resumes from it with identical results. Remove it when the classifier is saved.
+
+        Returns:
+            The classifier itself.
+
+        Raises:
+            InputError: If data or parameters cannot be used, or do not fit earlier calls.
+            DivergedError: If training diverged.
+            FileError: If the checkpoint cannot be used.
+            OutOfMemoryError: If there is not enough memory.
+
+        After any error the classifier is as it was before the call. A call from another thread
+        waits until this one is done.
+
+        Example:
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
+            >>> classifier = classifier.partial_fit([[0.1], [1.2]] * 5, ["a", "b"] * 5)
+            >>> classifier = classifier.partial_fit([[2.3]] * 5, ["c"] * 5)
+            >>> classifier.report_.new, classifier.classes_.tolist()
+            (['c'], ['a', 'b', 'c'])
         """
-        before = getattr(self, "_learned", None)
-        data = self._data(before, X, y, classes, eval_set)
-        return self._learn(before, data, Watch(checkpoint))
+        with _lock_of(self):
+            before = getattr(self, "_learned", None)
+            data = self._data(before, X, y, classes, eval_set)
+            kept = None if checkpoint is None else _path(checkpoint, "checkpoint")
+            return self._learn(before, data, Watch(kept))
 
-    def _learn(self, before: Learned | None, data: Data, watch: Watch) -> IncrementalClassifier:
+    def _learn(self, before: Learned | None, data: CallData, watch: Watch) -> IncrementalClassifier:
         seed = self._first_seed(watch) if before is None else before.basis.seed
-        self._take(learn(before, self._params(), seed, data, watch))
+        what = f"learn {len(data.y)} samples of shape {data.layout.shape}"
+        with needing_memory(what, FEWER), _naming_checkpoint(watch):
+            self._take(learn(before, self._params(), seed, data, watch))
         return self
 
     def _data(
@@ -165,23 +254,56 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         classes: Any = None,
         eval_set: Any = None,
         skip: Callable[[str], object] | None = None,
-    ) -> Data:
-        """What a call is given, checked; `skip` as `read_inputs` has it."""
+    ) -> CallData:
+        """Return the checked data of a call; `skip` is that of `read_inputs`."""
         self._params()
-        layout = None if before is None else before.basis.layout
-        x, layout, own = read_inputs(X, self, layout, self.image_size, skip=skip)
-        labels = self._labels(y, own, len(x), before)
+        with needing_memory("read X", FEWER):
+            inputs, features = self._read(before, X, skip)
+            x, layout = self._embedded(inputs.x, features), inputs.layout
+        layout = layout if features is None else features.layout
+        labels = self._labels(y, inputs.labels, len(x), before)
         announced = None
         if classes is not None:
-            announced = np.unique(read_classes(classes, "classes"))
+            announced = np.unique(read_labels(classes, None, "classes"))
             if announced.dtype.kind != labels.dtype.kind:
                 raise InputError("classes has labels of another kind than y")
-        evaluation = None if eval_set is None else self._evaluation(eval_set, layout, before)
-        return Data(x, labels, layout, announced, evaluation)
+        with needing_memory("read eval_set", "give fewer samples"):
+            given = layout if features is None else features.photos
+            evaluation = None
+            if eval_set is not None:
+                evaluation = self._evaluation(eval_set, given, features, before)
+        return CallData(x, labels, layout, announced, evaluation, inputs.skipped, features)
+
+    def _read(
+        self, before: Learned | None, X: Any, skip: Callable[[str], object] | None
+    ) -> tuple[Inputs, Features | None]:
+        """Return the samples as given, and the backbone that embeds them, if there is one."""
+        if before is not None:
+            features = before.basis.features
+            expected = before.basis.layout if features is None else None
+        else:
+            features, expected = choose_features(self.model, X, self.image_size), None
+        size = self.image_size if features is None else features.backbone.input_size
+        inputs = read_inputs(X, self, expected, size, skip=skip)
+        if before is None and self.model == "auto" and features is None:
+            features = choose_features_for(inputs.layout, self.image_size)
+        if features is not None and not inputs.layout.images:
+            name = features.backbone.name
+            raise InputError(f"X has rows of numbers; {name} takes images, so give images")
+        return inputs, features
+
+    def _embedded(self, x: Tensor, features: Features | None) -> Tensor:
+        """Return the samples that training takes: embeddings if there is a backbone."""
+        if features is None:
+            return x
+        with torch_threads(self.threads):
+            return features.embed(x, pick_device(self.device), self._progress)
+
+    _progress: Any = None  # receives the number of photos embedded and in total
 
     def _take(self, learned: Learned) -> None:
-        """Show what was learned; other threads see the old or the new in one piece."""
-        layout = learned.basis.layout
+        """Publish new knowledge; other threads see either the old or the new."""
+        layout = learned.basis.given
         self._learned = learned
         self.classes_ = learned.labels.classes
         self.history_ = list(learned.history)
@@ -191,14 +313,16 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self.feature_names_in_ = np.array(layout.names, dtype=object)
 
     def _params(self) -> dict[str, Any]:
+        """Return the checked parameters in the form that files store."""
         params = self.get_params(deep=False)
         params.pop("random_state")
-        params = {name: _plain(value) for name, value in params.items()}
-        check_params(params)
+        with reading("a parameter"):
+            params = {name: _plain(value) for name, value in params.items()}
+            check_params(params)
         return params
 
     def _first_seed(self, watch: Watch) -> int:
-        """Without a seed of its own, a call that was stopped goes on with the one it had drawn."""
+        """Return the seed of the first call; a resumed call uses the seed in its checkpoint."""
         drawn = None
         if self.random_state is None and watch.checkpoint is not None:
             drawn = seed_on_file(watch.checkpoint)
@@ -213,17 +337,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         try:
             return int(check_random_state(state).randint(2**31 - 1))
         except ValueError as error:
-            raise InputError(f"random_state is {state!r}: {error}") from error
+            raise InputError(f"random_state is {str(state)[:80]!r}: {error}") from error
 
     def _labels(
         self, y: Any, own: Any, count: int, before: Learned | None, name: str = "y"
     ) -> Array:
         if own is not None and y is not None:
-            raise InputError(f"{name} is given, and X has labels of its own; leave out one of them")
+            raise InputError(f"{name} is given, but X contains its own labels; omit one of them")
         if own is None and y is None:
             raise InputError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target "
-                f"{name} is None; only datasets and folders have labels of their own"
+                f"{name} is None; only datasets and folders contain their own labels"
             )
         labels = read_labels(y if own is None else own, count, name)
         if before is not None:
@@ -231,51 +355,192 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return labels
 
     def _evaluation(
-        self, eval_set: Any, layout: Any, before: Learned | None
+        self, eval_set: Any, given: Layout, features: Features | None, before: Learned | None
     ) -> tuple[Tensor, Array]:
         pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
         X, y = eval_set if pair else (eval_set, None)
-        x, _, own = read_inputs(X, self, layout, self.image_size, "eval_set's X", part="test")
-        return x, self._labels(y, own, len(x), before, "eval_set's y")
+        x, _, own, _ = self._read_like(X, given, features, "eval_set's X")
+        labels = self._labels(y, own, len(x), before, "eval_set's y")
+        return self._embedded(x, features), labels
+
+    def _read_like(self, X: Any, given: Layout, features: Features | None, name: str) -> Inputs:
+        """Return samples of the given form; a backbone takes images of any size."""
+        resized = features is not None and not is_path(X)
+        expected = None if resized else given
+        return read_inputs(X, self, expected, self.image_size, name, part="test")
 
     # --- use --------------------------------------------------------------------------------
 
-    def predict(self, X: Any) -> Array:
-        """The most likely class of each sample."""
+    def predict(
+        self, X: Any, *, unknown: Label | None = None, false_alarm_rate: float = 0.05
+    ) -> Array:
+        """Return the most likely class of each sample.
+
+        Args:
+            X: The samples; see the class. Image files may be given as a list of paths.
+            unknown: A label for samples that resemble no learned class; None always names a
+                class. It needs held-out samples (`holdout_per_class`).
+            false_alarm_rate: The share of samples of learned classes that may be called unknown.
+
+        Returns:
+            The labels, (N,).
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If the samples do not have the form of those learned.
+
+        Example:
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=20, random_state=0)
+            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
+            >>> classifier.predict([[0.0], [9.0]]).tolist()
+            ['low', 'high']
+        """
         learned = self._fitted()
-        best = learned.scores(self._inputs(X, learned).x).argmax(dim=1)
+        scores = self._scores(self._inputs(X, learned), learned)
         known = np.array(learned.labels.known)
-        return known[best.numpy()]  # type: ignore[no-any-return]
+        labels: Array = known[scores.argmax(dim=1).numpy()]
+        if unknown is None:
+            return labels
+        learned.labels.check_kind(np.array([unknown]), "unknown")
+        novel = energy(scores.double()) > learned.novelty_threshold(false_alarm_rate)
+        return np.where(novel.numpy(), unknown, labels)
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each of `classes_`, (N, K); 0 if it was announced and never seen."""
+        """Return the probability of each of `classes_`, (N, K).
+
+        Args:
+            X: The samples; see `predict`.
+
+        Returns:
+            The probabilities; 0 for a class that was announced but never seen.
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If the samples do not have the form of those learned.
+
+        Example:
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
+            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
+            >>> classifier.predict_proba([[0.0], [9.0], [5.0]]).shape
+            (3, 2)
+        """
         learned = self._fitted()
-        scores = learned.scores(self._inputs(X, learned).x)
-        shares = scores.double().softmax(dim=1).numpy()
+        scores = self._scores(self._inputs(X, learned), learned)
+        return self._by_class(scores.double().softmax(dim=1).numpy(), 0.0, learned)
+
+    def _by_class(self, values: Array, unseen: float, learned: Learned) -> Array:
+        """Return columns of known classes (N, known) in the order of `classes_`, (N, K)."""
         columns = learned.labels.columns
-        result = np.zeros((len(shares), len(columns)))
+        result = np.full((len(values), len(columns)), unseen)
         for column, label in enumerate(columns):
             if label is not None:
-                result[:, column] = shares[:, label]
+                result[:, column] = values[:, label]
         return result
 
+    def decision_function(self, X: Any) -> Array:
+        """Return the score of each of `classes_`, (N, K); higher means more likely.
+
+        Args:
+            X: The samples; see `predict`.
+
+        Returns:
+            The scores; −∞ for a class that was announced but never seen. For two classes, as
+            scikit-learn has it: the second class's score minus the first's, (N,).
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If the samples do not have the form of those learned.
+        """
+        learned = self._fitted()
+        scores = self._scores(self._inputs(X, learned), learned).double().numpy()
+        result = self._by_class(scores, -np.inf, learned)
+        return result[:, 1] - result[:, 0] if result.shape[1] == 2 else result
+
+    def embed(self, X: Any) -> Array:
+        """Return the embeddings of samples, (N, d): the inputs of the classifier's last layer.
+
+        Args:
+            X: The samples; see `predict`.
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If the samples do not have the form of those learned.
+
+        Example:
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
+            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
+            >>> classifier.embed([[0.0], [9.0]]).shape
+            (2, 128)
+        """
+        learned = self._fitted()
+        return learned.embeddings(self._inputs(X, learned).x).numpy()
+
+    def novelty(self, X: Any) -> Array:
+        """Return how unlike every learned class each sample is, (N,); higher is more unlike.
+
+        The novelty is the free energy of the scores (Liu et al. 2020).
+
+        Args:
+            X: The samples; see `predict`.
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If the samples do not have the form of those learned.
+        """
+        learned = self._fitted()
+        scores = self._scores(self._inputs(X, learned), learned).double()
+        return energy(scores).numpy()
+
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The share of samples whose class is predicted; InputError for classes never learned."""
+        """Return the accuracy: the share of samples whose class is predicted.
+
+        Args:
+            X: The samples; see `predict`.
+            y: One known label per sample; datasets and folders contain their own.
+            sample_weight: One weight of 0 or more per sample; None: all count the same.
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If an argument cannot be used, or a class was never learned.
+
+        Example:
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=20, random_state=0)
+            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
+            >>> classifier.score([[0.0], [9.0]], ["low", "high"])
+            1.0
+        """
         learned = self._fitted()
         inputs = self._inputs(X, learned)
         labels = self._labels(y, inputs.labels, len(inputs.x), learned)
+        weights = read_weights(sample_weight, len(inputs.x))
         truth = learned.labels.encode(labels)
-        best = learned.scores(inputs.x).argmax(dim=1)
-        return float(accuracy_score(truth.numpy(), best.numpy(), sample_weight=sample_weight))
+        best = self._scores(inputs, learned).argmax(dim=1)
+        return float(accuracy_score(truth.numpy(), best.numpy(), sample_weight=weights))
 
     def forget(self, label: Label) -> IncrementalClassifier:
-        """Remove a class: its exemplars, its outputs, its name; files saved then have none of it.
+        """Remove a class: its exemplars, its outputs and its name.
 
-        What other parts of the network have learned from it, no one can take out.
+        Files saved afterwards contain nothing of the class itself. What the rest of the network
+        learned from it cannot be removed.
+
+        Args:
+            label: A known class.
+
+        Returns:
+            The classifier itself.
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If the class is unknown or the only one.
+
+        Example:
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
+            >>> classifier = classifier.fit([[0.1], [1.2], [2.3]] * 5, ["a", "b", "c"] * 5)
+            >>> classifier.forget("b").classes_.tolist()
+            ['a', 'c']
         """
-        if isinstance(label, np.generic):
-            label = label.item()
-        self._take(self._fitted().forget(label))
+        with _lock_of(self), needing_memory("forget a class", "free some memory"):
+            self._take(self._fitted().forget(label))
         return self
 
     def _fitted(self) -> Learned:
@@ -286,8 +551,41 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             )
         return learned  # type: ignore[no-any-return]
 
-    def _inputs(self, X: Any, learned: Learned) -> Any:
-        return read_inputs(X, self, learned.basis.layout, None, part="test")
+    def _inputs(self, X: Any, learned: Learned) -> Inputs:
+        features = learned.basis.features
+        with needing_memory("read X", "give fewer samples at a time"):
+            inputs = self._read_like(X, learned.basis.given, features, "X")
+            if features is not None and not inputs.layout.images:
+                raise InputError("X has rows of numbers; this classifier has learned images")
+            return inputs._replace(x=self._embedded(inputs.x, features))
+
+    def _scores(self, inputs: Inputs, learned: Learned) -> Tensor:
+        what = f"predict {len(inputs.x)} samples of shape {inputs.layout.shape}"
+        with needing_memory(what, "give fewer samples at a time"):
+            return learned.scores(inputs.x)
+
+    @property
+    def network_(self) -> ClassifierNetwork:
+        """The classifier as one PyTorch module: samples → probabilities of the known classes."""
+        return ClassifierNetwork(self._fitted())
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write the classifier as an ONNX file; needs the extra `gradmix[export]`.
+
+        The input is a batch of any size of samples as `network_` takes them: uint8 images of the
+        size the classifier uses, or float32 rows. The output are the probabilities of the known
+        classes. The metadata contain their names.
+
+        Args:
+            path: The file; an existing file is replaced.
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            MissingPackageError: If the extra is not installed.
+            InputError: If the method's predictions are not those of a network.
+            FileError: If the file cannot be written.
+        """
+        write_onnx(self._fitted(), _path(path, "path"))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learned")
@@ -295,10 +593,31 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     # --- files ------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file: whole, or not at all. See docs/files.md."""
+        """Write the classifier to one file, completely or not at all. See docs/files.md.
+
+        Args:
+            path: The file; an existing file is replaced.
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If a parameter is invalid.
+            FileError: If the file cannot be written, for example because the disk is full.
+            FileInUseError: If another process keeps writing the file.
+
+        Example:
+            >>> import tempfile
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
+            >>> classifier = classifier.fit([[0.1], [1.2]] * 5, ["a", "b"] * 5)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     classifier.save(f"{folder}/my.gradmix")
+            ...     again = IncrementalClassifier.load(f"{folder}/my.gradmix")
+            >>> again.classes_.tolist()
+            ['a', 'b']
+        """
         learned = self._fitted()
-        with locked(path, timeout=SAVE_SECONDS):
-            files.write(path, self, learned)
+        path = _path(path)
+        with locked(path, timeout=SAVE_SECONDS), needing_memory(f"write {path}", "free some"):
+            file.write(path, self, learned)
 
     @classmethod
     def load(
@@ -308,25 +627,66 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         model: nn.Module | None = None,
         device: str | None = None,
     ) -> IncrementalClassifier:
-        """Read a file that `save` wrote; nothing in it is run.
+        """Return the classifier in a file that `save` wrote; nothing in the file is executed.
 
-        `model` is the network if it was one of your own, `device` another than was used before.
+        Args:
+            path: The file.
+            model: The network, if the classifier was created with a network of your own.
+            device: Another device than the saved one.
+
+        Raises:
+            FileError: If the file is missing or damaged, or its predictions are not finite.
+            InputError: If `model` or `device` does not fit.
+
+        See `save` for an example.
         """
         names = _names_of(cls)  # type: ignore[arg-type]  # classes can be hashed
-        params, learned = files.read(path, names, model, device)
+        path = _path(path)
+        with needing_memory(f"load {path}", "free some memory"):
+            params, learned = file.read(path, names, model, device)
         classifier = cls(**params)
         classifier._take(learned)
         return classifier
 
 
+_LOCKS: WeakKeyDictionary[IncrementalClassifier, threading.RLock] = WeakKeyDictionary()
+_LOCKS_GUARD = threading.Lock()
+
+
+def _lock_of(classifier: IncrementalClassifier) -> threading.RLock:
+    """Return the lock of the calls that change a classifier.
+
+    The lock is not an attribute, so that pickling, copying and cloning ignore it.
+    """
+    with _LOCKS_GUARD:
+        return _LOCKS.setdefault(classifier, threading.RLock())
+
+
 @cache
 def _names_of(kind: type[BaseEstimator]) -> tuple[str, ...]:
-    """Of its parameters."""
     return tuple(kind._get_param_names())
 
 
+@contextmanager
+def _naming_checkpoint(watch: Watch) -> Iterator[None]:
+    """Turn an error of the file system into a FileError that names the checkpoint."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, GradMixError) or watch.checkpoint is None:
+            raise
+        name = os.fspath(watch.checkpoint)[:200]
+        raise FileError(f"{name} cannot be used: {error.strerror or error}") from error
+
+
+def _path(path: Any, name: str = "path") -> str | os.PathLike[str]:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"{name} is a {type(path).__name__}; give the name of a file")
+    return path
+
+
 def _plain(value: Any) -> Any:
-    """Parameters as files have them."""
+    """Return a parameter as files store it: plain numbers, lists and dicts."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, (np.ndarray, torch.Tensor)):

@@ -2,77 +2,63 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from typing import Annotated
+import time
+from types import FrameType
 
-import typer
-from rich.markup import escape
+__all__ = ["main"]
 
-from gradmix import __version__
-from gradmix.cli.arguments import ManyValues
-from gradmix.cli.demo import demo
-from gradmix.cli.inspect import inspect
-from gradmix.cli.learn import learn
-from gradmix.cli.list import list_all
-from gradmix.cli.predict import predict
-from gradmix.cli.report import report
-from gradmix.cli.reproduce import reproduce
-from gradmix.cli.results import results
-from gradmix.cli.run import run
-from gradmix.cli.sweep import sweep
-from gradmix.cli.terminal import messages, output
-from gradmix.errors import GradMixError
-
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    help="Class-incremental learning with gradient-based selective mixup.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+CLEAN_UP_SECONDS = 5.0
+"""How long further interrupts are ignored after one."""
 
 
 def main() -> None:
-    """Entry point: known errors become one line and exit code 2, Ctrl-C exit code 130.
+    """Run the command line.
 
-    What the system refuses, such as a write to a full disk, is a line and exit code 1.
+    An error of gradmix is one line and exit code 2, an error of the operating system, such as a
+    full disk, is one line and exit code 1, and Ctrl-C is exit code 130.
     """
+    interrupts = _Interrupts()
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception:
+        if interrupts.last is not None:  # a library turned the interrupt into another error
+            sys.exit(130)
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # while Python shuts down
+
+
+def _run() -> None:
+    """Run the command and turn errors into exit codes."""
+    from gradmix.cli.commands import app  # takes a while, during which Ctrl-C must work
+    from gradmix.cli.terminal import show_error
+    from gradmix.errors import GradMixError
+
     try:
         app(standalone_mode=True)
     except GradMixError as error:
-        messages.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        show_error(error)
         sys.exit(2)
     except OSError as error:
-        messages.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        show_error(error)
         sys.exit(1)
-    except KeyboardInterrupt:
-        messages.print("stopped")
-        sys.exit(130)
 
 
-def _show_version(value: bool) -> None:
-    if value:
-        output.print(f"gradmix {__version__}")
-        raise typer.Exit
+class _Interrupts:
+    """Raises KeyboardInterrupt at Ctrl-C, but ignores another one during clean-up."""
 
+    def __init__(self) -> None:
+        self.last: float | None = None  # when the last one took effect
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
 
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="And exit.")
-    ] = False,
-) -> None:
-    """Class-incremental learning with gradient-based selective mixup."""
-
-
-app.command()(learn)
-app.command()(predict)
-app.command()(inspect)
-app.command(cls=ManyValues)(run)
-app.command(cls=ManyValues)(sweep)
-app.command(cls=ManyValues)(results)
-app.command(cls=ManyValues)(reproduce)
-app.command()(report)
-app.command()(demo)
-app.command(name="list")(list_all)
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.last is not None and now - self.last < CLEAN_UP_SECONDS:
+            return
+        self.last = now
+        raise KeyboardInterrupt

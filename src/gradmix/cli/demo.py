@@ -1,4 +1,4 @@
-"""gradmix demo: what selective mixing buys, in under a minute."""
+"""gradmix demo: compare GradMix with plain replay, Mixup and Remix in under a minute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradmix.cli.terminal import forgetting_chart, output, print_table, results_
 
 
 def demo() -> None:
-    """Show in under a minute what GradMix buys over plain replay, Mixup and Remix."""
+    """Compare GradMix with plain replay, Mixup and Remix in under a minute."""
     from gradmix.runs.demo import MIXES, SEEDS, demo_configs
 
     configs = demo_configs()
@@ -19,8 +19,8 @@ def demo() -> None:
         f"Learning 1,797 handwritten digits two classes at a time, with {c.exemplars_per_class} "
         f"examples of each old class in memory.\nSettings: {c.model}, {c.epochs} epochs per task, "
         f"SGD lr {c.lr} momentum {c.momentum}, {c.batch_size} new + {c.replay_batch_size} replayed "
-        f"samples per step.\nThey were fixed on seeds 0 to 4; these are seeds "
-        f"{SEEDS[0]} to {SEEDS[-1]}, whichever row wins.",
+        "samples per step.\nThe settings were chosen on seeds 0 to 4; the demo uses seeds "
+        f"{SEEDS[0]} to {SEEDS[-1]}.",
         soft_wrap=True,
     )
     results, finished = run_all(configs, store=None)

@@ -1,4 +1,4 @@
-"""gradmix inspect: what a model file knows, keeps and went through."""
+"""gradmix inspect: show the classes, exemplars and history of a model file."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 def inspect(
     model: Annotated[str, typer.Argument(help="File that `gradmix learn` wrote.")],
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Write exemplars as a .png or .html file.")
+        str | None,
+        typer.Option("--out", "-o", help="Write the stored images to a .png or .html file."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show classes, exemplars, history, size and accuracy over time of a model."""
+    """Show the classes, stored images, history, size and accuracy of a model."""
     from gradmix.classifier import IncrementalClassifier
     from gradmix.errors import InputError
 
     if out is not None and Path(out).suffix.lower() not in (".png", ".html"):
         raise InputError(f"out is {out!r}; its name must end in .png or .html")
-    classifier = IncrementalClassifier.load(model, device="cpu")  # it is only looked at
+    classifier = IncrementalClassifier.load(model, device="cpu")  # nothing is computed
     facts = describe(classifier, Path(model).stat().st_size)
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
@@ -38,13 +39,15 @@ def inspect(
     if out is not None:
         _write_sheet(classifier, out)
         if not as_json:
-            output.print(f"exemplars in {out}", soft_wrap=True, markup=False)
+            output.print(f"exemplars saved in {out}", soft_wrap=True, markup=False)
 
 
 def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
-    """What there is to say, in plain values."""
+    """Return the facts about a model as plain values."""
+    from gradmix.classifier.defaults import choose_method
+
     learned = classifier._learned
-    memory, holdout = learned.method.memory, learned.holdout
+    memory, holdout, features = learned.method.memory, learned.holdout, learned.basis.features
     kept = memory.y.cpu().bincount(minlength=len(learned.counts)).tolist()
     held = [0] * len(kept)
     if holdout is not None and len(holdout):
@@ -55,11 +58,12 @@ def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
     )
     return {
         "bytes": size,
-        "method": params["method"],
+        "method": choose_method(params["method"], network),
         "mix": params["mix"],
         "network": network if isinstance(network, str) else type(network).__name__,
         "weights": weights,
-        "input": list(learned.basis.layout.shape),
+        "backbone": None if features is None else features.backbone.name,
+        "input": list(learned.basis.given.shape),
         "classes": [
             {"class": label, "seen": seen, "exemplars": k, "held_out": h}
             for label, seen, k, h in zip(
@@ -72,8 +76,9 @@ def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
 
 def _show(facts: dict[str, Any], model: str) -> None:
     shape = " x ".join(map(str, facts["input"]))
+    frozen = f"{facts['backbone']} (frozen), " if facts["backbone"] else ""
     output.print(
-        f"{model}: {facts['bytes']:,} bytes; {facts['method']}, {facts['mix']}, "
+        f"{model}: {facts['bytes']:,} bytes; {facts['method']}, {facts['mix']}, {frozen}"
         f"{facts['network']} with {facts['weights']:,} weights, inputs {shape}",
         soft_wrap=True,
         markup=False,
@@ -99,18 +104,18 @@ def _figure(value: float | None) -> str:
 
 
 def _write_sheet(classifier: IncrementalClassifier, out: str) -> None:
-    from gradmix.classifier.sheet import contact_page, contact_sheet
+    from gradmix.classifier.report import contact_page, contact_sheet
     from gradmix.errors import FileError
     from gradmix.files.atomic_write import replacing
 
     page = Path(out).suffix.lower() == ".html"
     learned = classifier._learned
-    if page:  # folders' names, and so classes, may have bytes that are no text
+    if page:  # class names come from folders and may contain bytes that are not text
         content = contact_page(learned).encode(errors="backslashreplace")
     else:
         content = contact_sheet(learned)
     try:
         with replacing(out) as file:
             file.write(content)
-    except OSError as error:
-        raise FileError(f"{out} cannot be written: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
+        raise FileError(f"{out!r} cannot be written: {error}") from error

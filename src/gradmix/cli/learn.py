@@ -1,4 +1,4 @@
-"""gradmix learn: photos in folders by class into a model file, again and again."""
+"""gradmix learn: let a model file learn a folder of photos."""
 
 from __future__ import annotations
 
@@ -23,45 +23,64 @@ if TYPE_CHECKING:
 
 DEFAULTS = {"exemplars_per_class": 32, "holdout_per_class": 8, "random_state": 0, "threads": 1}
 REFRESH_SECONDS = 0.1
+PLAIN_SECONDS = 5.0  # between lines of progress without a terminal
 
 
 def learn(
-    photos: Annotated[str, typer.Argument(help="Folder with a folder of images for each class.")],
-    model: Annotated[str, typer.Option(help="The file that learns; made if it is not there.")],
+    photos: Annotated[
+        str,
+        typer.Argument(
+            help="Folder that contains a folder of images for each class, or a zip of it."
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="Model file; created if it does not exist.")],
     test: Annotated[
-        str | None, typer.Option(help="Folder to measure on, instead of what is held out.")
+        str | None, typer.Option(help="Folder to measure on, instead of held-out images.")
     ] = None,
     exemplars: Annotated[
-        int | None, typer.Option(help="Images to keep of each class; 32 by default.")
+        int | None, typer.Option(help="Images to store per class. Default: 32.")
     ] = None,
     holdout: Annotated[
-        int | None, typer.Option(help="Of these, for measuring only; 8 by default.")
+        int | None, typer.Option(help="Stored images per class for measuring only. Default: 8.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(help="Pixels a side that images are resized to.")
+        int | None,
+        typer.Option(help="Pixels per side of resized images. Default: auto."),
     ] = None,
-    network: Annotated[str | None, typer.Option(help="See `gradmix list`; auto.")] = None,
-    method: Annotated[str | None, typer.Option(help="Basis method; er by default.")] = None,
-    mix: Annotated[str | None, typer.Option(help="Mix by name; auto by default.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="By default as many as seem right.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(help="Network or backbone; see `gradmix list`. Default: auto."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method; see `gradmix list`. Default: auto.")
+    ] = None,
+    mix: Annotated[str | None, typer.Option(help="Mix; see `gradmix list`. Default: auto.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the photos. Default: chosen from their number.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate. Default: 0.01, or 0.05 for a ResNet.")
+    ] = None,
     early_stopping: Annotated[
-        bool | None, typer.Option(help="Stop when it does not get better any more.")
+        bool | None, typer.Option(help="Stop when the accuracy stops rising.")
     ] = None,
     skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Leave out photos that cannot be read.")
+        bool, typer.Option("--skip-unreadable", help="Skip photos that cannot be read.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Of a new model; 0 by default.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of PyTorch; 1 by default.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a new model. Default: 0.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads of PyTorch. Default: 1.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps. Default: auto.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Learn new classes, or more of known ones, from photos, and write them into a model file.
+    """Learn new classes, or more of known ones, from photos, and update the model file.
 
-    Shows the accuracy on each class before and after, on images held out of training. Stopped in
-    whatever way, the same command goes on where it was and ends with the same file.
+    The report shows the accuracy on each class before and after, measured on images held out of
+    training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
+    an identical file.
     """
-    from gradmix.classifier.continuing import learn_into
+    from gradmix.classifier.file import learn_into
     from gradmix.data.image_folders.read import has_own_test
     from gradmix.errors import DataWarning
 
@@ -82,7 +101,7 @@ def learn(
     if test is None and has_own_test(photos):
         test = photos
     with _stopping(), showing_progress() as progress, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # they are in the report
+        warnings.simplefilter("ignore", DataWarning)  # the report contains them
         classifier = learn_into(
             model,
             photos,
@@ -91,6 +110,7 @@ def learn(
             defaults=DEFAULTS,
             say=_say,
             on_event=_follow(progress),
+            on_photo=_follow_photos(progress),
             skip_unreadable=skip_unreadable,
         )
     report = classifier.report_
@@ -102,11 +122,11 @@ def learn(
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Say what a stop means."""
+    """Tell the user how to continue after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
-        _say("the model is as it was; the same command goes on where this one stopped")
+        _say("stopped: the model file is unchanged; repeat the command to resume")
         raise
 
 
@@ -115,7 +135,7 @@ def _say(text: str) -> None:
 
 
 def _follow(progress: Progress) -> Callable[[Training, Event], None]:
-    """An observer that moves a bar."""
+    """Return an observer that moves the progress bar."""
     bar = progress.add_task("learning", total=None, status="")
     shown = 0.0
 
@@ -131,30 +151,50 @@ def _follow(progress: Progress) -> Callable[[Training, Event], None]:
     return observe
 
 
+def _follow_photos(progress: Progress) -> Callable[[int, int], None]:
+    """Return an observer that shows how many photos have passed the backbone."""
+    bar = progress.add_task("computing features", total=None, status="", visible=False)
+    shown = time.monotonic()
+
+    def observe(done: int, total: int) -> None:
+        nonlocal shown
+        status = f"{done} of {total} photos"
+        progress.update(bar, total=total, completed=done, status=status, visible=done < total)
+        late = time.monotonic() - shown >= PLAIN_SECONDS
+        if late and not messages.is_terminal:
+            shown = time.monotonic()
+            _say(f"computing features: {status}")
+
+    return observe
+
+
 def _show(report: Report, model: str) -> None:
-    """What was learned, and how well."""
+    """Print what was learned, and the accuracy."""
+    from gradmix.classifier.report import plural
+
     new, more = (", ".join(map(printable, names)) for names in (report.new, report.more))
     parts = [f"learned {new}"] if new else []
     parts += [f"more of {more}"] if more else []
     early = ", stopped early" if report.stopped_early else ""
     output.print(
-        f"{'; '.join(parts)}: {report.samples} images, {report.epochs} epochs{early}",
+        f"{'; '.join(parts)}: {plural(report.samples, 'image')}"
+        + (f", {plural(report.epochs, 'epoch')}{early}" if report.epochs else ""),
         soft_wrap=True,
         markup=False,
     )
     if report.accuracy:
         output.print(accuracy_table(report))
     else:
-        output.print("accuracy is unknown: nothing is held out; give --test or --holdout")
+        output.print("accuracy is unknown: no images are held out; give --test or --holdout")
     if report.forgotten is not None:
         output.print(f"forgotten on average: {report.forgotten:.3f}")
     for text in report.warnings:
         messages.print(printable(f"warning: {text}"), soft_wrap=True, markup=False)
-    output.print(f"model in {model}", soft_wrap=True, markup=False)
+    output.print(f"model saved in {model}", soft_wrap=True, markup=False)
 
 
 def accuracy_table(report: Report) -> Table:
-    """Each class before and after."""
+    """Return a table of the accuracy on each class before and after."""
     table = Table(
         "class", *(Column(name, justify="right") for name in ("images", "before", "after"))
     )

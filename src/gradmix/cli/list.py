@@ -1,4 +1,4 @@
-"""gradmix list: what there is."""
+"""gradmix list: show every data set, method, mix, network and analysis."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from gradmix.cli.terminal import output
 
 
 def list_all() -> None:
-    """What there is: data sets, methods, mixes, networks and analyses, each with its source."""
+    """Show all data sets, methods, mixes, networks and analyses, each with its source."""
     from gradmix.data import DATASETS
     from gradmix.diagnostics import ANALYSES
     from gradmix.methods import METHODS
     from gradmix.mixing import ABOUT
     from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
     from gradmix.models import MODELS
+    from gradmix.models.pretrained import PRETRAINED
 
     kinds: dict[str, dict[str, tuple[str, str]]] = {
         "data sets": {name: (info.summary, info.source) for name, info in DATASETS.items()},
         "methods": {name: (info.summary, info.source) for name, info in METHODS.items()},
         "mixes": ABOUT,
         "models": {name: (info.summary, info.source) for name, info in MODELS.items()},
+        "pretrained backbones, for classifiers": {
+            name: (info.summary, f"extra gradmix[{info.package.extra}]")
+            for name, info in PRETRAINED.items()
+        },
         "analyses": {name: (info.summary, info.source) for name, info in ANALYSES.items()},
     }
     for kind, entries in kinds.items():
-        table = Table("name", "what", "source", title=kind, title_justify="left", box=None)
+        table = Table("name", "summary", "source", title=kind, title_justify="left", box=None)
         for name, (summary, source) in entries.items():
             table.add_row(name, summary, source)
         output.print(table)
         output.print()
-    output.print("data of your own: folder:PATH or folder:PATH@SIZE, with a folder for each class")
-    output.print("any mix of your own: partners:blend:labels, like gradient:cutmix:remix, of")
+    output.print("your own data: folder:PATH or folder:PATH@SIZE, with one folder per class")
+    output.print("your own mix: partners:blend:labels, such as gradient:cutmix:remix, with")
     for axis, names in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
         output.print(f"  {axis}: {', '.join(names)}", soft_wrap=True)

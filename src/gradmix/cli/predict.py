@@ -1,4 +1,4 @@
-"""gradmix predict: what images show."""
+"""gradmix predict: classify images."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import typer
 
 from gradmix.cli.terminal import messages, output, printable
 
-AT_ONCE = 256  # images
+AT_ONCE = 256  # images per batch
 
 
 def predict(
     model: Annotated[str, typer.Argument(help="File that `gradmix learn` wrote.")],
     images: Annotated[list[str], typer.Argument(help="Image files, or folders of them.")],
-    top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 1,
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
     skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")
+        bool, typer.Option("--skip-unreadable", help="Skip images that cannot be read.")
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps; by default as it was learned.")
+        str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps. Default: as saved.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print predictions as JSON.")] = False,
 ) -> None:
-    """Say of each image which class it shows, and how likely that is."""
+    """Print the most likely class of each image, with its probability."""
     from gradmix.classifier import IncrementalClassifier
 
     paths = find_images(images)
@@ -41,18 +41,18 @@ def predict(
 
 
 def find_images(given: Sequence[str]) -> list[Path]:
-    """These files, and all images in these folders that learning would see."""
-    from gradmix.data.image_folders.classes import EXTENSIONS, image_names
-    from gradmix.data.image_folders.source import FileTree
+    """Return the given files, and the images in the given folders that `learn` would read."""
+    from gradmix.data.image_folders.classes import image_names
+    from gradmix.data.image_folders.source import FileSource
     from gradmix.errors import DataNotFoundError, InputError
 
     paths: list[Path] = []
     for text in given:
         path = Path(text)
         if path.is_dir():
-            found = [path / name for name in image_names(FileTree(path))]
+            found = [path / name for name in image_names(FileSource(path))]
             if not found:
-                raise InputError(f"{text} has no images, with extensions {' '.join(EXTENSIONS)}")
+                raise InputError(f"{text} has no image files, such as .jpg, .png or .tif")
             paths += found
         elif path.is_file():
             paths.append(path)
@@ -78,17 +78,17 @@ def _predictions(
 def _shares(
     classifier: Any, paths: list[Path], skip_unreadable: bool
 ) -> Iterator[tuple[Path, Any]]:
-    """The probabilities of each image that can be read, or of all."""
+    """Return the class probabilities of each readable image."""
     from gradmix.errors import CorruptFileError, DataNotFoundError
 
     try:
         yield from zip(paths, classifier.predict_proba(paths), strict=True)
-    except (CorruptFileError, DataNotFoundError):  # the latter of links that lead nowhere
+    except (CorruptFileError, DataNotFoundError):  # DataNotFoundError: a broken link
         if not skip_unreadable:
             raise
         if len(paths) == 1:
-            left_out = printable(f"{paths[0]} cannot be read and is left out")
-            messages.print(left_out, soft_wrap=True, markup=False)
+            skipped = printable(f"{paths[0]} cannot be read and is skipped")
+            messages.print(skipped, soft_wrap=True, markup=False)
         else:
             for path in paths:
                 yield from _shares(classifier, [path], skip_unreadable)

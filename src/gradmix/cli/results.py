@@ -1,10 +1,11 @@
-"""gradmix results: list, filter, compare and export what runs and sweeps left."""
+"""gradmix results: list, filter, compare and export results."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from gradmix.cli.terminal import messages, output, printable, show_results
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.settings import RunSettings
 
 if TYPE_CHECKING:
     from gradmix.runs.results import RunResult
@@ -22,41 +24,47 @@ FORMATS = ("table", "csv", "json", "latex", "markdown")
 
 def results(
     store: Annotated[str, typer.Argument(help="Folder with result files.")] = "runs",
-    data: Annotated[list[str] | None, typer.Option(help="Only of these data sets.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Only of these methods.")] = None,
-    mix: Annotated[list[str] | None, typer.Option(help="Only of these mixes.")] = None,
-    seeds: Annotated[list[str] | None, typer.Option(help="Only of these, like 0-4.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Show these data sets only.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Show these methods only.")] = None,
+    mix: Annotated[list[str] | None, typer.Option(help="Show these mixes only.")] = None,
+    seeds: Annotated[
+        list[str] | None, typer.Option(help="Show these seeds only, such as 0-4")
+    ] = None,
     where: Annotated[
-        list[str] | None, typer.Option(help="Only with these settings, like epochs=20.")
+        list[str] | None,
+        typer.Option(help="Show runs with these settings only, such as epochs=20."),
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="See docs/results.md; average_accuracy by default.")
+        list[str] | None,
+        typer.Option(help="Metrics; see docs/results.md. Default: average_accuracy."),
     ] = None,
     by: Annotated[
         list[str] | None,
-        typer.Option(help="Settings to group by; data method mix, and what differs, by default."),
+        typer.Option(
+            help="Settings to group by. Default: data, method, mix and every setting that varies."
+        ),
     ] = None,
-    across: Annotated[str, typer.Option(help="The setting that has columns.")] = "data",
-    against: Annotated[
-        str | None, typer.Option(help="The mix to compare with, seed by seed.")
-    ] = None,
+    across: Annotated[str, typer.Option(help="Setting that gets one column per value.")] = "data",
+    against: Annotated[str | None, typer.Option(help="Mix to compare with, seed by seed.")] = None,
     form: Annotated[
-        str, typer.Option("--format", help="table, csv, json, latex or markdown.")
+        str, typer.Option("--format", help="Output format: table, csv, json, latex or markdown.")
     ] = "table",
-    runs: Annotated[bool, typer.Option(help="Every run by itself.")] = False,
-    failed: Annotated[bool, typer.Option(help="Runs that failed, and their errors.")] = False,
-    protocol: Annotated[int | None, typer.Option(help="Of another protocol version.")] = None,
+    runs: Annotated[bool, typer.Option(help="Show every run instead of means.")] = False,
+    failed: Annotated[bool, typer.Option(help="Show failed runs and their errors.")] = False,
+    protocol: Annotated[
+        int | None, typer.Option(help="Show results of this protocol version only.")
+    ] = None,
 ) -> None:
     """Show the results in a folder: mean ± standard deviation over the seeds, the best in bold."""
-    from gradmix.runs.seeds import parse_seeds
+    from gradmix._setting_types import parse_seeds
+    from gradmix.runs.groups import group_results, in_order, select
     from gradmix.runs.store import ResultStore
-    from gradmix.runs.tables import group_results, in_order, select
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
     found = ResultStore(store)
     if not found.path.is_dir():
-        raise InputError(f"{store} is no folder; give one with results, before any option")
+        raise InputError(f"{store} is not a folder; give one with results, before any option")
     wanted: dict[str, Sequence[Any]] = {
         name: values
         for name, values in (("data", data), ("method", method), ("mix", mix))
@@ -65,14 +73,15 @@ def results(
     wanted |= {} if seeds is None else {"seed": parse_seeds(seeds)}
     wanted |= _conditions(where or [])
     if runs and against is not None:
-        raise InputError(f"against is {against!r}, which compares means; leave out --runs")
+        raise InputError(f"against is {against!r}, which compares means; do not give --runs")
     if failed:
         _show_failures(found, wanted, form)
         return
-    everything = of_protocol(found, protocol)
+    everything = current_results(found, protocol)
     chosen = in_order(select(everything, wanted))
     if not chosen:
         raise InputError(f"{store} has no such results; {_contents(everything)}")
+    note_capabilities(chosen)
     metrics = tuple(metric or ("average_accuracy",))
     if runs:
         text = _runs(chosen, metrics, form)
@@ -90,12 +99,12 @@ def results(
 
 
 def _conditions(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """name=value, where values are JSON if they can be; a name again adds a value."""
+    """Return the values of name=value, as JSON if possible; a repeated name adds a value."""
     wanted: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise InputError(f"where is {text!r}; give name=value, like exemplars_per_class=16")
+            raise InputError(f"where is {text!r}; give name=value, such as exemplars_per_class=16")
         try:
             wanted.setdefault(name, []).append(json.loads(value))
         except ValueError:
@@ -103,39 +112,71 @@ def _conditions(texts: Sequence[str]) -> dict[str, list[Any]]:
     return wanted
 
 
-def of_protocol(store: ResultStore, protocol: int | None) -> list[RunResult]:
-    """The results of a protocol version, by default the present one; others are mentioned."""
-    from gradmix.runs.results import PROTOCOL_VERSION
+def current_results(store: ResultStore, protocol: int | None) -> list[RunResult]:
+    """Return the results of a store that may be compared, and say which files are skipped.
 
-    version = PROTOCOL_VERSION if protocol is None else protocol
-    everything = store.results()
-    others = sorted({r.protocol_version for r in everything if r.protocol_version != version})
-    if others:
-        messages.print(f"left out: results of protocol version {', '.join(map(str, others))}")
-    return [result for result in everything if result.protocol_version == version]
+    Args:
+        store: The store.
+        protocol: A protocol version; None is the current one of each configuration.
+    """
+    from gradmix.runs.results import protocol_version
+
+    everything, problems = store.read_all()
+    say_skipped(problems)
+
+    def wanted(result: RunResult) -> int:
+        return protocol_version(result.config) if protocol is None else protocol
+
+    chosen = [result for result in everything if result.protocol_version == wanted(result)]
+    skipped = len(everything) - len(chosen)
+    if skipped:
+        others = {r.protocol_version for r in everything if r.protocol_version != wanted(r)}
+        versions = ", ".join(map(str, sorted(others)))
+        messages.print(
+            f"skipped: {skipped} results of protocol version {versions}; --protocol shows them"
+        )
+    return chosen
+
+
+def say_skipped(problems: Mapping[Path, str]) -> None:
+    """Print the invalid files and the reasons."""
+    for path, reason in problems.items():
+        text = f"skipped: {path}: {reason.removeprefix(f'{path} ')}"
+        messages.print(printable(text), soft_wrap=True, markup=False)
+
+
+def note_capabilities(results: Sequence[RunResult]) -> None:
+    """Print a note if the results come from CPUs with different instruction sets."""
+    known = sorted({r.cpu_capability for r in results if r.cpu_capability is not None})
+    if len(known) > 1:
+        messages.print(
+            f"note: the results come from different CPU capabilities ({', '.join(known)}); runs of "
+            "the same seed differ between them",
+            soft_wrap=True,
+        )
 
 
 def _contents(everything: Sequence[RunResult]) -> str:
     if not everything:
-        return "it has none at all"
+        return "it has no results at all"
     values = (
         f"{name} {', '.join(sorted({str(result.config[name]) for result in everything}))}"
         for name in ("data", "method", "mix")
     )
-    return "there is " + "; ".join(values)
+    return "it has " + "; ".join(values)
 
 
 def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: str) -> None:
-    from gradmix.runs.grid import KINDS
-
     if form not in ("table", "json"):
         raise InputError(f"format is {form!r}; failed runs are shown as table or json")
     for name in wanted:
-        if name not in KINDS:
-            raise UnknownNameError("setting", name, KINDS)
+        if name not in RunSettings.model_fields:
+            raise UnknownNameError("setting", name, RunSettings.model_fields)
+    everything, problems = store.read_failures()
+    say_skipped(problems)
     failures = [
         failure
-        for failure in store.failures()
+        for failure in everything
         if all(failure.config.get(name) in allowed for name, allowed in wanted.items())
     ]
     if form == "json":
@@ -150,7 +191,8 @@ def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: s
 
 
 def _runs(chosen: Sequence[RunResult], metrics: Sequence[str], form: str) -> str:
-    from gradmix.runs.formats import run_records, runs_table, to_csv
+    from gradmix.runs.formats import to_csv
+    from gradmix.runs.tables import run_records, runs_table
 
     if form == "csv":
         return to_csv(run_records(chosen))
@@ -162,18 +204,18 @@ def _runs(chosen: Sequence[RunResult], metrics: Sequence[str], form: str) -> str
 def _groups(
     groups: Sequence[Any], metrics: Sequence[str], against: str | None, across: str, form: str
 ) -> str:
-    from gradmix.runs.formats import layout, to_csv
-    from gradmix.runs.tables import summaries
+    from gradmix.runs.formats import to_csv
+    from gradmix.runs.tables import comparison_table, group_records
 
     if form == "csv":
-        return to_csv(summaries(groups, metrics, against))
+        return to_csv(group_records(groups, metrics, against))
     if form == "json":
-        return json.dumps(summaries(groups, metrics, against), indent=1) + "\n"
-    return _written(layout(groups, metrics, against, across), form)
+        return json.dumps(group_records(groups, metrics, against), indent=1) + "\n"
+    return _written(comparison_table(groups, metrics, against, across).text(), form)
 
 
 def _written(table: Any, form: str) -> str:
-    """As text; for the terminal it is shown at once."""
+    """Return a table as text; show it at once if the format is "table"."""
     from gradmix.runs.formats import to_latex, to_markdown
 
     if form == "table":

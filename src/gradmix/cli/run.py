@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,43 +20,38 @@ from gradmix.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from gradmix.runs.config import RunConfig
     from gradmix.runs.results import RunResult
+    from gradmix.runs.run import Observer
     from gradmix.runs.store import ResultStore
+    from gradmix.training.loop import Training
 
 
 @with_settings(lists=False)
 def run(
-    data: Annotated[str, typer.Option(help="Data set: see `gradmix list`.")],
+    data: Annotated[str, typer.Option(help="Data set; see `gradmix list`.")],
     seeds: Annotated[
-        list[str] | None, typer.Option(help="Like 0 1 2 or 0-4; 0 by default.")
+        list[str] | None, typer.Option(help="Seeds, such as 0 1 2 or 0-4. Default: 0.")
     ] = None,
     out: Annotated[str, typer.Option(help="Folder for the result files.")] = "runs",
     again: Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")] = False,
     checkpoint: Annotated[
-        bool, typer.Option(help="Keep runs while they last, and go on with those stopped.")
+        bool, typer.Option(help="Save checkpoints, and resume stopped runs from them.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     **settings: Any,
 ) -> None:
-    """Learn a data set class by class, once for every seed, and write a result file for each.
+    """Learn a data set class by class, once per seed, and write a result file for each.
 
-    Defaults are the paper's protocol for the data set. Finished runs are kept: what OUT
-    already has is not repeated. A run that was stopped, in whatever way, goes on where it was half
-    a minute before, at most, to the same result.
+    The defaults are the paper's protocol for the data set. Runs that OUT already has are not
+    repeated. A stopped run resumes from its last checkpoint, with identical results.
     """
+    from gradmix._setting_types import parse_seeds
     from gradmix.runs.config import configs_for_seeds
-    from gradmix.runs.seeds import parse_seeds
     from gradmix.runs.store import ResultStore
-    from gradmix.runs.sweep import find_impossible
 
     configs = configs_for_seeds(data, parse_seeds(seeds or ["0"]), **chosen(settings))
-    for error in find_impossible(configs).values():
-        raise error
-    store = ResultStore(out).create()
-    store.tidy()
+    store = ResultStore(out)
     results, finished = run_all(configs, store, again=again, checkpoint=checkpoint)
     if as_json:
         print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
@@ -76,53 +70,71 @@ def run_all(
     again: bool = False,
     checkpoint: bool = True,
 ) -> tuple[list[RunResult], bool]:
-    """Run what the store lacks; results so far, and whether all of them."""
+    """Compute the runs that the store lacks; return the results, and whether all finished."""
     results: list[RunResult] = []
     try:
-        with showing_progress() as progress:
-            for config in configs:
-                known = None if store is None or again else store.find(config)
-                if known is not None:
-                    messages.print(f"seed {config.seed}: kept from before (--again repeats it)")
-                results.append(known or _run_one(config, store, progress, again, checkpoint))
+        for config in configs:
+            known = None if store is None or again else store.find(config)
+            if known is not None:
+                messages.print(f"seed {config.seed}: skipped, OUT has it (--again repeats it)")
+            results.append(known or _run_one(config, store, again, checkpoint))
     except KeyboardInterrupt:
-        if store is not None:  # where one may have come just before
+        if store is not None:  # where a run may have finished just before
             results = [known for config in configs if (known := store.find(config)) is not None]
-        done = f"{len(results)} of {len(configs)} runs are finished and kept"
-        messages.print(f"stopped: {done}; the same command goes on", soft_wrap=True)
+        done = f"{len(results)} of {len(configs)} runs are finished"
+        messages.print(f"stopped: {done}; the same command resumes", soft_wrap=True)
         return results, False
     return results, True
 
 
 def _run_one(
+    config: RunConfig, store: ResultStore | None, again: bool, checkpoint: bool
+) -> RunResult:
+    from gradmix.runs.complete import prepare_run
+    from gradmix.runs.run import train
+
+    training = prepare_run(config)  # impossible runs end here, before anything is written
+    if store is not None:
+        store.create().tidy()
+    with showing_progress() as progress:
+        observe = follow(progress, config, every_task=store is not None)
+        if store is None:
+            return train(config, training, observe)
+        return _complete(config, store, training, observe, again, checkpoint)
+
+
+def _complete(
     config: RunConfig,
-    store: ResultStore | None,
-    progress: Progress,
+    store: ResultStore,
+    training: Training,
+    observe: Observer,
     again: bool,
     checkpoint: bool,
 ) -> RunResult:
-    from gradmix.runs.run import load_benchmark
-    from gradmix.runs.run import run as compute
-    from gradmix.runs.sweep import WAIT_SECONDS, complete, dataset
-
-    observe = follow(progress, config, every_task=store is not None)
-    if store is None:
-        return compute(config, observe, load_benchmark(config, dataset(config.data)))
+    """Compute a run under its lock; wait while another process computes it."""
+    from gradmix.runs.complete import WAIT_SECONDS, complete
 
     def say(text: str) -> None:
         messages.print(f"seed {config.seed}: {text}", soft_wrap=True, markup=False)
 
-    finish = partial(
-        complete, config, store, on_event=observe, raising=True, checkpoint=checkpoint, say=say
-    )
-    outcome = finish(again=again)
-    if outcome.status == "busy":
-        messages.print(f"seed {config.seed}: waiting for another process that is at it")
-    while outcome.status == "busy":
+    waited = False
+    while True:
+        outcome = complete(
+            config,
+            store,
+            prepared=lambda _: training,
+            again=again and not waited,
+            checkpoint=checkpoint,
+            raising=True,
+            on_event=observe,
+            say=say,
+        )
+        if outcome.result is not None:
+            return outcome.result
+        if not waited:
+            say("waiting for another process that computes it")
+        waited = True
         time.sleep(WAIT_SECONDS)
-        outcome = finish()
-    assert outcome.result is not None  # neither busy nor failed
-    return outcome.result
 
 
 def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:

@@ -1,128 +1,158 @@
-"""The settings of a run as options, declared once for every command that takes them."""
+"""The settings of a run as command-line options, generated from their declarations.
+
+Options may take several values at once: `--seeds 0 1 2`.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, Optional, TypeVar
+from typing import Annotated, Any, Optional, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
-from gradmix.cli.arguments import parse_class_order, parse_options, parse_transforms
+from gradmix._setting_docs import Description, describe
+from gradmix.errors import InputError
+from gradmix.settings import PRESETS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Setting(NamedTuple):
-    """An option, by the name of its field in `RunConfig`."""
+class ManyValues(TyperCommand):
+    """A command whose repeatable options take several values at once: `--seeds 0 1 2`."""
 
-    field: str
-    kind: type  # of one value
-    help: str
-    flag: str = ""  # if it is not named as the field
-    several: bool = False  # whether the field itself has several values
-    parse: Callable[[Any], Any] = lambda value: value
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Rewrite `--seeds 0 1 2` as `--seeds 0 --seeds 1 --seeds 2` and parse it."""
+        many = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
+        spelled: list[str] = []
+        option = None
+        for arg in args:
+            is_option = arg.startswith("-") and not arg[1:2].isdecimal()
+            if is_option or option is None:
+                option = arg if arg in many else None
+                spelled.append(arg)
+            elif spelled[-1] == option:
+                spelled.append(arg)
+            else:
+                spelled += [option, arg]
+        return super().parse_args(ctx, spelled)
 
-    @property
-    def name(self) -> str:
-        """As the command's parameter."""
-        return self.flag or self.field
+
+def parse_class_order(text: str | None) -> str | tuple[int, ...] | None:
+    """Return natural or seed:N as it is, and classes separated by commas as a tuple."""
+    if text is None or not text[:1].isdecimal():
+        return text
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise InputError(
+            f"class_order is {text!r}; give natural, seed:1993, or classes such as 3,1,0,2"
+        )
+    return tuple(int(part) for part in parts)
 
 
-SETTINGS = (
-    Setting("method", str, "Basis method; er by default."),
-    Setting("mix", str, "Mix by name, or partners:blend:labels, or none; gradmix+ by default."),
-    Setting("model", str, "Network."),
-    Setting("epochs", int, "Per task."),
-    Setting("lr", float, "Learning rate of SGD."),
-    Setting("momentum", float, "Of SGD."),
-    Setting("weight_decay", float, "Of SGD."),
-    Setting("lr_steps", int, "Epochs at which lr falls to a tenth.", several=True),
-    Setting("batch_size", int, "New samples per step."),
-    Setting("replay_batch_size", int, "Replayed ones."),
-    Setting("exemplars_per_class", int, "Memory per class.", flag="exemplars"),
-    Setting("memory_total", int, "Or memory in all."),
-    Setting("alpha", float, "Of the mix's Beta distribution."),
-    Setting("head", str, "fixed or growing."),
-    Setting(
-        "options",
-        str,
-        "The method's own settings, like alpha=0.3.",
-        flag="option",
-        several=True,
-        parse=parse_options,
-    ),
-    Setting("tau", float, "Of Remix's label rule."),
-    Setting("level", str, "What gradient partners judge: class or sample pairs."),
-    Setting("tables", int, "Pair tables over λ; 1 is Algorithm 1's."),
-    Setting("increments", int, "Classes per task: one number, or one for each.", several=True),
-    Setting(
-        "class_order", str, "natural, seed:1993, or classes like 3,1,0,2.", parse=parse_class_order
-    ),
-    Setting(
-        "transforms",
-        str,
-        "Of training images: crop, flip, randaugment; none.",
-        several=True,
-        parse=parse_transforms,
-    ),
-    Setting("validation", int, "Training samples to hold out."),
-    Setting("evaluate_on", str, "test or validation."),
-    Setting("criterion_exemplars", int, "Per new class."),
-    Setting("pairing", str, "one-to-one or all-pairs."),
-    Setting("average", str, "sample or class."),
-    Setting("criterion", str, "exact; of many classes clusters, neighbours; auto by default."),
-    Setting("rolling", int, "Parts in which exemplars are embedded, one each epoch."),
-    Setting("criterion_block", int, "Numbers the criterion computes at once; bounds its memory."),
-    Setting("analyses", str, "Measurements along the run, by name.", several=True),
-    Setting("threads", int, "Of PyTorch; 1 by default."),
-    Setting("device", str, "auto, cpu, cuda, cuda:1, mps."),
-    Setting("precision", str, "32-true, bf16-mixed or 16-mixed."),
-)
+def parse_options(texts: list[str] | None) -> tuple[tuple[str, float], ...] | None:
+    """Return the pairs of name=number, sorted by name.
+
+    >>> parse_options(["beta=1", "alpha=0.5"])
+    (('alpha', 0.5), ('beta', 1.0))
+    """
+    if texts is None:
+        return None
+    pairs: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            raise InputError(f"option is {text!r}; give name=number, such as alpha=0.3") from None
+        if name in pairs:
+            raise InputError(
+                f"option {name} is given twice, {pairs[name]:g} and {number:g}; give it once, or "
+                "list several in the file of a sweep: options = [{...}, {...}]"
+            )
+        pairs[name] = number
+    return tuple(sorted(pairs.items()))
+
+
+def parse_transforms(names: list[str] | None) -> tuple[str, ...] | None:
+    """Return the names as a tuple; "none" alone is the empty tuple."""
+    return None if names is None else () if names == ["none"] else tuple(names)
+
+
+KINDS: dict[str, type] = {"integer": int, "number": float, "string": str}
+FLAGS = {"exemplars_per_class": ("--exemplars-per-class", "--exemplars"), "options": ("--option",)}
+PARSERS: dict[str, Callable[[Any], Any]] = {
+    "options": parse_options,
+    "class_order": parse_class_order,
+    "transforms": parse_transforms,
+}
+BY_DATA = {name for preset in PRESETS.values() for name in preset}
+"""Settings whose default depends on the data set."""
+
+OPTIONS = {name: d for name, d in describe().items() if name not in ("data", "seed")}
 
 
 def with_settings(lists: bool) -> Callable[[Command], Command]:
-    """Give a command that takes `**settings` an option for each; if `lists`, with several values.
+    """Return a decorator that gives a command with `**settings` an option for each setting.
 
-    Settings that have several values themselves keep meaning one such setting.
+    Args:
+        lists: Whether options take several values. A setting that is a list itself takes one list.
     """
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters.values()
-        options = [
-            inspect.Parameter(
-                setting.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[
-                    Optional[list[setting.kind] if lists or setting.several else setting.kind],  # type: ignore[name-defined]  # noqa: UP045
-                    typer.Option(help=setting.help),
-                ],
-            )
-            for setting in SETTINGS
-        ]
         named = [parameter for parameter in own if parameter.kind != parameter.VAR_KEYWORD]
+        options = [_parameter(description, lists) for description in OPTIONS.values()]
         command.__signature__ = inspect.Signature([*named, *options])  # type: ignore[attr-defined]
         return command
 
     return decorate
 
 
+def _parameter(setting: Description, lists: bool) -> inspect.Parameter:
+    kind: Any = KINDS[setting.kind]
+    if lists or setting.is_list:
+        kind = list[kind]
+    option = typer.Option(*FLAGS.get(setting.name, ()), help=help_of(setting))
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[Optional[kind], option],  # noqa: UP045 - kind is a variable
+    )
+
+
+def help_of(setting: Description) -> str:
+    """Return the help of an option with its default."""
+    if setting.name in BY_DATA:
+        default = "depends on the data set"
+    elif setting.default is None:
+        default = "depends on the mix" if setting.name in ("alpha", "tables") else "none"
+    elif isinstance(setting.default, list):
+        default = " ".join(map(str, setting.default)) or "none"
+    else:
+        default = str(setting.default)
+    return f"{setting.help} Default: {default}."
+
+
 def chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `RunConfig` that the options give a value."""
+    """Return the given settings by name."""
     return {
-        setting.field: setting.parse(settings[setting.name])
-        for setting in SETTINGS
-        if settings[setting.name] is not None
+        name: PARSERS.get(name, _same)(settings[name])
+        for name in OPTIONS
+        if settings[name] is not None
     }
 
 
 def chosen_lists(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The same where options have several values: a list of values for each field."""
+    """Return the given settings by name, each with a list of values."""
     return {
-        setting.field: [setting.parse(value)]
-        if setting.several
-        else [setting.parse(one) for one in value]
-        for setting in SETTINGS
-        if (value := settings[setting.name]) is not None
+        name: [PARSERS.get(name, _same)(one) for one in ([value] if setting.is_list else value)]
+        for name, setting in OPTIONS.items()
+        if (value := settings[name]) is not None
     }
+
+
+def _same(value: Any) -> Any:
+    return value

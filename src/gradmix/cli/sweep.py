@@ -12,39 +12,39 @@ from gradmix.cli.terminal import SweepDisplay, messages, output, show_results
 from gradmix.errors import InputError
 
 if TYPE_CHECKING:
+    from gradmix.runs.complete import Outcome
     from gradmix.runs.config import RunConfig
-    from gradmix.runs.sweep import Outcome, Sweep
+    from gradmix.runs.sweep import Sweep
 
 
 @with_settings(lists=True)
 def sweep(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="CONFIG.toml", help="Grids; options replace its settings."),
+        typer.Argument(metavar="CONFIG.toml", help="File of grids; options replace its settings."),
     ] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Data sets: see `gradmix list`.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Data sets; see `gradmix list`.")] = None,
     seeds: Annotated[
-        list[str] | None, typer.Option(help="Like 0 1 2 or 0-4; 0 by default.")
+        list[str] | None, typer.Option(help="Seeds, such as 0 1 2 or 0-4. Default: 0.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time, each in a process.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs to compute at once, each in a process.")] = 1,
     out: Annotated[str, typer.Option(help="Folder for the result files.")] = "runs",
     again: Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")] = False,
-    retry_failed: Annotated[bool, typer.Option(help="Repeat runs that failed.")] = False,
+    retry_failed: Annotated[bool, typer.Option(help="Repeat runs that failed earlier.")] = False,
     skip_impossible: Annotated[
-        bool, typer.Option(help="Leave out combinations without meaning.")
+        bool, typer.Option(help="Skip combinations that are not possible.")
     ] = False,
     checkpoint: Annotated[
-        bool, typer.Option(help="Keep runs while they last, and go on with those stopped.")
+        bool, typer.Option(help="Save checkpoints, and resume stopped runs from them.")
     ] = True,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print each run as a line of JSON.")
+        bool, typer.Option("--json", help="Print one line of JSON per run.")
     ] = False,
     **settings: Any,
 ) -> None:
-    """Run every combination of the values given, and write a result file for each.
+    """Run every combination of the given values, and write a result file for each.
 
-    Finished runs are kept, and unfinished ones from time to time: a sweep that was stopped, in
-    whatever way, goes on where it was.
+    Runs that OUT already has are not repeated. A stopped sweep resumes from its checkpoints.
     Several sweeps may share OUT.
     """
     from gradmix.runs.store import ResultStore
@@ -52,7 +52,7 @@ def sweep(
 
     configs, skipped = _configs(file, data, seeds, settings, skip_impossible)
     for name, reason in skipped.items():
-        messages.print(f"left out: {name}: {reason}", soft_wrap=True, markup=False)
+        messages.print(f"skipped: {name}: {reason}", soft_wrap=True, markup=False)
         if as_json:
             line = {"status": "impossible", "combination": name, "reason": reason}
             print(json.dumps(line), flush=True)  # noqa: T201
@@ -93,21 +93,21 @@ def _configs(
     settings: dict[str, Any],
     skip_impossible: bool,
 ) -> tuple[list[RunConfig], dict[str, str]]:
-    """What is to be run, and the combinations without meaning, with the reason."""
+    """Return the runs, and the impossible combinations with the reason."""
+    from gradmix._setting_types import parse_seeds
     from gradmix.runs.grid import expand, read_grids
-    from gradmix.runs.seeds import parse_seeds
 
     axes = chosen_lists(settings)
     axes |= {"data": list(data)} if data else {}
     axes |= {"seed": parse_seeds(seeds)} if seeds else {}
     if file is None and not data:
-        raise InputError("there is nothing to run; give --data or a file like CONFIG.toml")
+        raise InputError("nothing to run; give --data or a file such as CONFIG.toml")
     grids = [axes] if file is None else read_grids(file, **axes)
     return expand(grids, skip_impossible)
 
 
 def _line(state: Sweep, outcome: Outcome) -> dict[str, Any]:
-    """What machines are told about a run, and where the sweep stands after it."""
+    """Return the outcome of a run and the progress of the sweep, for JSON output."""
     result, failure = outcome.result, outcome.failure
     line: dict[str, Any] = {"status": outcome.status, "config": outcome.config.to_json()}
     if result is not None:
@@ -133,21 +133,22 @@ def _standing(state: Sweep) -> dict[str, Any]:
 
 
 def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
-    """Means over the seeds, and what is missing and why."""
-    from gradmix.runs.formats import layout
-    from gradmix.runs.tables import group_results
+    """Print means over the seeds, and which runs are missing and why."""
+    from gradmix.runs.groups import group_results
+    from gradmix.runs.tables import comparison_table
 
     if state.results and not as_json:
-        table = layout(group_results(state.results))
-        show_results(table)
+        show_results(comparison_table(group_results(state.results)).text())
         output.print(f"results in {state.store.path}", soft_wrap=True)
     done, total = len(state.results), len(state.configs)
     if stopped:
-        kept = f"{done} of {total} runs are finished and kept"
-        messages.print(f"stopped: {kept}; the same command goes on", soft_wrap=True)
+        messages.print(
+            f"stopped: {done} of {total} runs are finished; the same command resumes",
+            soft_wrap=True,
+        )
     if state.failures:
         messages.print(
             f"{len(state.failures)} of {total} runs failed; `gradmix results {state.store.path} "
-            "--failed` says why, --retry-failed repeats them",
+            "--failed` shows why, --retry-failed repeats them",
             soft_wrap=True,
         )

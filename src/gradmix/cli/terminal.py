@@ -1,4 +1,4 @@
-"""What the command line shows: progress of runs, tables of results, a chart of forgetting."""
+"""Output of the command line: progress of runs, tables of results, a chart of forgetting."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix.runs.claims import RunProgress
-from gradmix.runs.formats import Table as Layout
-from gradmix.runs.formats import one_by_one, spread
-from gradmix.runs.seeds import seed_range
-from gradmix.runs.tables import mean_std
+from gradmix._setting_types import seed_range
+from gradmix.runs.formats import TextTable
+from gradmix.runs.running import RunProgress
+from gradmix.runs.statistics import summarize
 
 if TYPE_CHECKING:
+    from gradmix.runs.complete import Outcome
     from gradmix.runs.config import RunConfig
     from gradmix.runs.results import RunResult
-    from gradmix.runs.sweep import Outcome, Sweep
+    from gradmix.runs.sweep import Sweep
     from gradmix.training.loop import Event, TaskDone, Training
 
 REFRESH_SECONDS = 0.1
 SHOWN_RUNNING = 8
 BARS = "▁▂▃▄▅▆▇█"
-FOLDED = 14  # characters that a label has at least, when it is folded
+FOLDED = 14  # the fewest characters of a label that is folded
 
 output = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
-"""Progress and remarks; results go to standard output, so that they can be piped."""
+"""Progress and remarks. Results go to standard output, so that they can be piped."""
 
 
 def show_all(stream: object) -> None:
-    """Let a stream write "?" for what its encoding has not, where it would fail."""
+    """Let a stream write "?" for characters that its encoding lacks."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="replace")
 
@@ -51,15 +52,20 @@ show_all(sys.stdout)
 show_all(sys.stderr)
 
 
+def show_error(error: Exception) -> None:
+    """Print an error in one line on standard error."""
+    messages.print(f"[bold red]error:[/] {escape(printable(error))}", soft_wrap=True)
+
+
 def printable(value: object) -> str:
-    """Names from outside, without what would steer a terminal or cannot be shown."""
+    """Return text without control characters and characters that cannot be shown."""
     replaced = "\N{REPLACEMENT CHARACTER}"
     return "".join(c if c.isprintable() or c == "\n" else replaced for c in str(value))
 
 
 @contextmanager
 def showing_progress(quiet: bool = False) -> Iterator[Progress]:
-    """A progress display on standard error."""
+    """Show a progress display on standard error."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -75,7 +81,7 @@ def showing_progress(quiet: bool = False) -> Iterator[Progress]:
 def follow(
     progress: Progress, config: RunConfig, every_task: bool = True
 ) -> Callable[[Training, Event], None]:
-    """An observer of one run that moves its bar and, if asked, prints a line for every task."""
+    """Return an observer that shows the progress of one run, and a line for every task if asked."""
     from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
     name = run_label(config)
@@ -90,7 +96,7 @@ def follow(
             if time.monotonic() - shown < REFRESH_SECONDS:
                 return
             shown = time.monotonic()
-            at = RunProgress.at(training, event)
+            at = RunProgress.after(training, event)
             status = f"{_where(at)} {last_loss}"
             progress.update(bar, total=1.0, completed=at.share, status=status)
         elif isinstance(event, EpochDone):
@@ -114,14 +120,14 @@ def follow(
 
 
 def _short_replay(event: TaskDone, config: RunConfig) -> str:
-    """A remark where the memory was too small for the replay batch."""
+    """Return a remark if the memory was smaller than the replay batch."""
     if event.replay_batch in (0, config.replay_batch_size):
         return ""
     return f" · replayed all {event.replay_batch} per step, fewer than {config.replay_batch_size}"
 
 
 def run_label(config: RunConfig) -> str:
-    """A run in one line."""
+    """Return a run in one line."""
     return f"{config.data} {config.method} {config.mix} seed {config.seed}"
 
 
@@ -130,7 +136,7 @@ def _where(at: RunProgress) -> str:
 
 
 class SweepDisplay:
-    """Where a sweep stands, kept up to date on standard error, and a line for every run."""
+    """Shows the progress of a sweep on standard error, and a line for every run."""
 
     def __init__(self) -> None:
         self.sweep: Sweep | None = None
@@ -152,11 +158,11 @@ class SweepDisplay:
         self._live.stop()
 
     def show(self, sweep: Sweep, outcome: Outcome | None) -> None:
-        """What became of a run, or with none, that the sweep begins."""
+        """Show the outcome of a run; None means that the sweep begins."""
         self.sweep = sweep
         if outcome is None:
             kept = sweep.count("kept")
-            remark = f", {kept} of them kept from before" if kept else ""
+            remark = f", {kept} of them finished earlier" if kept else ""
             messages.print(f"{len(sweep.configs)} runs{remark}; {sweep.todo} to do")
         elif outcome.status != "kept":
             became = [_became(outcome), *([outcome.remark] if outcome.remark else [])]
@@ -164,7 +170,7 @@ class SweepDisplay:
             messages.print(text, soft_wrap=True, markup=False)
 
     def _picture(self) -> Group:
-        """The bar, and the runs that are at work."""
+        """Return the bar, and the runs that are being computed."""
         sweep = self.sweep
         if sweep is None:
             return Group(Text("checking all runs …"))
@@ -186,11 +192,11 @@ def _became(outcome: Outcome) -> str:
         return f"average accuracy {accuracy:.3f} · {outcome.result.seconds['total']:.1f} s"
     if outcome.failure is not None:
         return f"failed: {outcome.failure.error}: {outcome.failure.message}"
-    return f"left out: {outcome.reason}"
+    return f"skipped: {outcome.reason}"
 
 
 def _standing(sweep: Sweep) -> str:
-    """Runs done, running and failed, and the time left."""
+    """Return the number of runs done, running and failed, and the time left."""
     parts = [f"{sweep.count('done', 'kept')} of {len(sweep.configs)} done"]
     running, failed, left = len(sweep.running()), sweep.count("failed"), sweep.seconds_left()
     if running:
@@ -203,7 +209,7 @@ def _standing(sweep: Sweep) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Return hours, minutes and seconds.
 
     >>> duration(59.6), duration(7325)
     ('1:00', '2:02:05')
@@ -213,17 +219,17 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def show_results(table: Layout) -> None:
-    """A table of results with its caption; in parts where it is too wide for the terminal."""
+def show_results(table: TextTable) -> None:
+    """Print a table of results with its caption, in parts if it is wider than the terminal."""
     whole = rich_table(table)
     fits = natural_width(whole) <= output.width
-    for part in [whole] if fits else map(rich_table, one_by_one(table)):
+    for part in [whole] if fits else map(rich_table, table.split()):
         print_table(part)
     output.print(table.caption, soft_wrap=True, markup=False)
 
 
 def print_table(table: Table) -> None:
-    """Labels are folded where the terminal is narrow; numbers never, then lines are longer."""
+    """Print a table; a narrow terminal folds labels but never numbers."""
     room = sum(max(0, _width(c) - FOLDED) for c in table.columns if c.overflow == "fold")
     natural = natural_width(table)
     if natural > output.width:
@@ -232,7 +238,7 @@ def print_table(table: Table) -> None:
 
 
 def natural_width(table: Table) -> int:
-    """Of the table with nothing folded."""
+    """Return the width of the table with nothing folded."""
     return sum(map(_width, table.columns)) + 3 * len(table.columns) + 1
 
 
@@ -245,8 +251,8 @@ def _label(title: str) -> Column:
     return Column(title, overflow="fold")
 
 
-def rich_table(layout: Layout) -> Table:
-    """A table of results for the terminal."""
+def rich_table(layout: TextTable) -> Table:
+    """Return a table of results for the terminal."""
     titles = layout.titles
     if len(layout.columns) > 1 and any(layout.groups):
         titles = [f"{group}\n{column}" for group in layout.groups for column in layout.columns]
@@ -259,13 +265,13 @@ def rich_table(layout: Layout) -> Table:
 
 
 def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
-    """One row for each label: the headline metrics over its results."""
+    """Return a table with one row per label: the main metrics over its results."""
     columns = ("average accuracy", "final accuracy", "forgetting")
     numbers = [Column(name, no_wrap=True) for name in ("seeds", *columns, "seconds")]
     table = Table(_label(""), *numbers)
     for label, results in rows.items():
         metric = {
-            key: spread(*mean_std([result.metrics[key] for result in results]))
+            key: summarize([result.metrics[key] for result in results]).text()
             for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
         }
         seeds = seed_range([result.config["seed"] for result in results])
@@ -275,7 +281,7 @@ def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
 
 
 def forgetting_chart(rows: Mapping[str, Sequence[RunResult]]) -> Table:
-    """How the accuracy on the first task goes as later tasks are learned."""
+    """Return the accuracy on the first task while later tasks are learned."""
     first = next(iter(rows.values()))[0]
     names = [first.class_names[label] for label in first.tasks[0]["classes"]]
     tasks = (f"task {task + 1}" for task in range(len(first.tasks)))

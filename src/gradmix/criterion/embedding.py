@@ -1,4 +1,4 @@
-"""What the head of a model sees: its last linear layer, embeddings and logits."""
+"""What the head of a model sees: embeddings and logits."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from gradmix.criterion.gradients import Exemplars
+from gradmix.criterion.scores import Exemplars
 from gradmix.errors import InputError
 
-FETCH_BATCH = 1024
-EMBED_BATCH = 128  # as much memory as a training step; of images, what caches hold
+FETCH_BATCH = 1024  # samples fetched at a time
+EMBED_BATCH = 128  # samples per forward pass; as much memory as a training step
 
 
 def find_head(model: nn.Module) -> nn.Linear:
-    """The model's `head` if it has one, else its last `nn.Linear` in order of registration."""
+    """Return the model's attribute `head`, or its last registered `nn.Linear`.
+
+    Raises:
+        InputError: If the model has no `nn.Linear`.
+    """
     if isinstance(getattr(model, "head", None), nn.Linear):
         head: nn.Linear = model.head  # type: ignore[assignment]
         return head
@@ -31,7 +35,7 @@ def find_head(model: nn.Module) -> nn.Linear:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within, every module's own mode afterwards; BatchNorm statistics rest."""
+    """Put a model in evaluation mode; afterwards every module has its previous mode."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()
@@ -44,27 +48,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def embed(model: nn.Module, head: nn.Linear, x: Tensor, y: Tensor) -> Exemplars:
-    """The head's inputs and outputs for `x`, in evaluation mode, leaving the model untouched."""
-    embeddings, outputs = _run(model, head, x)
-    logits = _checked(head, embeddings, outputs)
+    """Return the head's inputs and outputs for network inputs `x` with labels `y`.
+
+    The model runs in evaluation mode and is left unchanged.
+    """
+    embeddings, logits = _run(model, head, x)
     return Exemplars(embeddings.float(), logits.float(), y)
 
 
 @torch.no_grad()
-def embeddings_of(
-    model: nn.Module, head: nn.Linear, fetch: Callable[[Tensor], Tensor], index: Tensor
+def embed_rows(
+    model: nn.Module,
+    head: nn.Linear,
+    fetch: Callable[[Tensor], Tensor],
+    index: Tensor,
 ) -> Tensor:
-    """The head's inputs for the samples at `index`, fetched a part at a time: no more is kept."""
-    parts = []
-    for part in index.split(FETCH_BATCH):
-        embeddings, outputs = _run(model, head, fetch(part))
-        _checked(head, embeddings, outputs)
-        parts.append(embeddings.float())
+    """Return the head's inputs for the samples at `index`, (n, d), fetched part by part."""
+    parts = [_run(model, head, fetch(part))[0].float() for part in index.split(FETCH_BATCH)]
     return torch.cat(parts) if parts else head.weight.new_empty(0, head.in_features)
 
 
 def _run(model: nn.Module, head: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The head's inputs, and the model's outputs."""
+    """Return the head's inputs and outputs; the outputs must be finite and the model's own."""
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:
@@ -76,13 +81,8 @@ def _run(model: nn.Module, head: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:
     if embeddings.shape != (len(x), head.in_features):
         raise InputError(
             f"head {head} saw inputs of shape {tuple(embeddings.shape)} for {len(x)} samples; "
-            f"pass as head= the layer that is used once per sample"
+            "pass as head= the layer that is used once per sample"
         )
-    return embeddings, outputs
-
-
-def _checked(head: nn.Linear, embeddings: Tensor, outputs: Tensor) -> Tensor:
-    """Logits of the embeddings, which must be finite and what the model said."""
     logits: Tensor = head(embeddings)
     if not bool(torch.isfinite(logits).all()):
         raise InputError("model gives NaN or infinite logits; its training has diverged")
@@ -90,4 +90,4 @@ def _checked(head: nn.Linear, embeddings: Tensor, outputs: Tensor) -> Tensor:
         raise InputError(
             f"head {head} does not give the model's output; pass the final linear layer as head="
         )
-    return logits
+    return embeddings, logits

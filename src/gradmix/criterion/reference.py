@@ -1,9 +1,8 @@
-"""Algorithm 1, steps 3 to 9, to the letter: explicit gradients, loops over class pairs.
+"""Algorithm 1, steps 3 to 9, as published: explicit gradients and loops over class pairs.
 
-Kept to be read and to test `scores.py` against; nothing else uses it.
-
-One deviation in form, none in value: the paper's ŷ_ij ∝ p^λ q^(1−λ) is computed as the
-softmax of the interpolated logits, which is the same number without 0⁰ and underflow.
+Tests compare `scores.py` with it; nothing else uses it. One form differs, with the same value:
+the paper's ŷ_ij ∝ p^λ q^(1−λ) is computed as the softmax of the interpolated logits, which avoids
+0⁰ and underflow.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradmix.criterion.gradients import Exemplars
+from gradmix.criterion.pair_tables import PairTable
+from gradmix.criterion.scores import Exemplars
 from gradmix.errors import UnknownNameError
-from gradmix.types import PairTable
 
 
 def reference_pair_table(
@@ -25,7 +24,7 @@ def reference_pair_table(
     pairing: str = "one-to-one",
     average: str = "sample",
 ) -> PairTable:
-    """The pair table of all classes among the exemplars."""
+    """Return the pair table of all classes among the exemplars."""
     num_outputs = exemplars.logits.shape[1]
     one_hot = torch.eye(num_outputs, dtype=exemplars.logits.dtype, device=exemplars.logits.device)
 
@@ -64,7 +63,7 @@ def reference_pair_table(
 
 
 def _pairs(of_a: Tensor, of_b: Tensor, pairing: str) -> tuple[Tensor, Tensor]:
-    """Which exemplar of one class is mixed with which of the other."""
+    """Return the exemplars of the two classes that are mixed with each other."""
     if pairing == "one-to-one":
         k = torch.arange(max(len(of_a), len(of_b)), device=of_a.device)
         return of_a[k % len(of_a)], of_b[(k + 1) % len(of_b)]
@@ -74,12 +73,12 @@ def _pairs(of_a: Tensor, of_b: Tensor, pairing: str) -> tuple[Tensor, Tensor]:
 
 
 def _gradient(X: Tensor, delta: Tensor, bias: bool) -> Tensor:
-    """(δ, δ Xᵀ) of one sample as a vector of length C + C·d."""
+    """Return (δ, δ Xᵀ) of one sample as a vector of length C + C·d."""
     weight = torch.outer(delta, X).flatten()
     return torch.cat([delta, weight]) if bias else weight
 
 
 def _gradient_mean(X: Tensor, delta: Tensor, bias: bool) -> Tensor:
-    """The mean of the samples' gradients, built in full."""
+    """Return the mean of the samples' gradients, built in full."""
     weight = (delta.T @ X / len(X)).flatten()
     return torch.cat([delta.mean(0), weight]) if bias else weight

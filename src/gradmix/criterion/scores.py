@@ -1,15 +1,19 @@
-"""Scores of sample and class pairs in closed form: three matrix products, no gradients built.
+"""The criterion in closed form: last-layer gradients and scores of sample and class pairs.
 
-For samples i and j mixed with ratio λ, the inner product of the memory's gradient with the
-gradient of the mixed sample is
+For embedding X, logits z and one-hot label y, the cross-entropy gradient of a linear head is
+(softmax(z) − y) for the bias and (softmax(z) − y) Xᵀ for the weight (the paper's Lemma).
+
+Samples i and j are mixed with ratio λ. The inner product of the memory's gradient (ḡ_b, Ḡ_w) and
+the gradient of the mixed sample is
 
     score(i, j) = (softmax(λ z_i + (1−λ) z_j) − λ y_i − (1−λ) y_j) · (λ s_i + (1−λ) s_j)
 
-with s from `gradients.projections`. Because exp(λ z_i + (1−λ) z_j) factors into a_i ⊙ b_j,
+with s = ḡ_b + Ḡ_w X. Because exp(λ z_i + (1−λ) z_j) factors into a_i ⊙ b_j,
 
     Z = A Bᵀ        N = λ (A⊙S_i) Bᵀ + (1−λ) A (B⊙S_j)ᵀ        score = N / Z − label terms
 
-over all pairs at once. `reference.py` is the same computation by explicit gradients.
+for all pairs at once: three matrix products and no gradients. `reference.py` computes the same with
+explicit gradients.
 """
 
 from __future__ import annotations
@@ -20,11 +24,77 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradmix.criterion.pairing import PAIRINGS
 from gradmix.errors import InputError, UnknownNameError
 
+AVERAGES = ("sample", "class")
+PAIRINGS = ("one-to-one", "all-pairs")
+"""How exemplars of two classes are paired; see `class_scores`."""
+
 BLOCK_ELEMENTS = 2**20
-"""How many scores are computed at once; about ten such blocks are alive at a time."""
+"""Number of scores computed at once; about ten such blocks are in memory at a time."""
+
+
+class Exemplars(NamedTuple):
+    """Samples as the head sees them."""
+
+    embeddings: Tensor  # (n, d) inputs of the head
+    logits: Tensor  # (n, C) outputs of the head
+    labels: Tensor  # (n,) int64, each an output of the head
+
+
+class HeadGradient(NamedTuple):
+    """The mean gradient of some samples with respect to the head, (ḡ_b, Ḡ_w)."""
+
+    weight: Tensor  # (C, d)
+    bias: Tensor | None  # (C,); None for a head without bias
+
+
+def residuals(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return softmax(z) − y for every sample, (n, C)."""
+    delta = logits.softmax(dim=1)
+    delta[torch.arange(len(labels), device=labels.device), labels] -= 1
+    return delta
+
+
+def memory_gradient(
+    memory: Exemplars, *, bias: bool = True, average: str = "sample"
+) -> HeadGradient:
+    """Return ḡ_buf, the mean gradient of the memory (Algorithm 1, step 3).
+
+    Args:
+        memory: The samples in memory.
+        bias: Whether the head has a bias.
+        average: "sample" averages over the samples (Algorithm 1), "class" over the means of the
+            classes (Eq. 5). They differ if classes have unequal numbers of exemplars.
+    """
+    weights = memory_weights(memory.labels, average, memory.logits.dtype)
+    delta = residuals(memory.logits, memory.labels).mul_(weights[:, None])  # (n, C)
+    return HeadGradient(delta.T @ memory.embeddings, delta.sum(dim=0) if bias else None)
+
+
+def memory_weights(
+    labels: Tensor, average: str = "sample", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return the weight of each sample in the memory's mean gradient, (n,); they sum to 1."""
+    if len(labels) == 0:
+        raise InputError("the memory is empty; its gradient needs at least one sample")
+    if average == "sample":
+        return torch.full(labels.shape, 1 / len(labels), dtype=dtype, device=labels.device)
+    if average == "class":
+        _, position, counts = labels.unique(return_inverse=True, return_counts=True)
+        each: Tensor = 1 / (len(counts) * counts.to(dtype))
+        return each[position]
+    raise UnknownNameError("average", average, AVERAGES)
+
+
+def projections(embeddings: Tensor, gradient: HeadGradient) -> Tensor:
+    """Return s = ḡ_b + Ḡ_w X for every sample, (n, C).
+
+    The inner product of ḡ_buf and the gradient δ ⊗ (1, X) of a sample is δ · s. The criterion
+    therefore needs s and no other function of the embedding.
+    """
+    s = embeddings @ gradient.weight.T
+    return s if gradient.bias is None else s + gradient.bias
 
 
 class Scored(NamedTuple):
@@ -36,9 +106,12 @@ class Scored(NamedTuple):
 
 
 def sample_scores(left: Scored, right: Scored, lam: float | Tensor) -> Tensor:
-    """Scores of every left sample with every right one, (..., L, R); `lam` weights the left.
+    """Return the score of every left sample with every right sample, (..., L, R).
 
-    A tensor of ratios has two more dimensions of size 1 at its end than it has batch dimensions.
+    Args:
+        left: Samples that the mixing ratio weights.
+        right: Their partners.
+        lam: The mixing ratio. A tensor of ratios ends with two dimensions of size 1.
     """
     a = _shifted_exp(lam * left.logits)
     b = _shifted_exp((1 - lam) * right.logits).mT
@@ -46,25 +119,12 @@ def sample_scores(left: Scored, right: Scored, lam: float | Tensor) -> Tensor:
     scores = (lam * left.projections * a) @ b
     scores += (1 - lam) * (a @ (right.projections.mT * b))
     scores /= normaliser
-    # Entries of a and b below the smallest float are lost; where the normaliser is itself
-    # that small, what was lost matters, and the softmax is taken of the logits themselves.
+    # Entries of a and b below the smallest float become 0. Where the normaliser itself is that
+    # small, the loss matters: take the softmax of the mixed logits there.
     lost = normaliser < torch.finfo(normaliser.dtype).tiny * 1e8
     if lost.any():
         scores[lost] = _expected_projection(left, right, lam, lost)
     return scores - _label_terms(left, right, lam)
-
-
-def row_scores(left: Scored, right: Scored, lam: Tensor) -> Tensor:
-    """Scores of sample pairs row by row, (..., n); `labels` have the rows' shape here.
-
-    `lam` broadcasts to the rows.
-    """
-    ratio = lam.to(left.logits)[..., None]
-    p = torch.lerp(right.logits, left.logits, ratio).softmax(-1)
-    s = torch.lerp(right.projections, left.projections, ratio)
-    own, other = (s.gather(-1, side.labels[..., None]) for side in (left, right))
-    labels = (ratio * own + (1 - ratio) * other).squeeze(-1)
-    return (p * s).sum(-1) - labels
 
 
 def class_scores(
@@ -73,11 +133,15 @@ def class_scores(
     pairing: str = "one-to-one",
     block: int = BLOCK_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
-    """The classes (K,) and, for each ratio, the mean score of the pairs of two classes (G, K, K).
+    """Return the classes (K,) and, for each of G ratios, the mean score of class pairs (G, K, K).
 
-    "one-to-one" takes exemplar k of class a with exemplar k + 1 of class b (cyclically, for k
-    up to the larger class), "all-pairs" takes every exemplar of a with every one of b. At most
-    about `block` scores are computed at once.
+    Args:
+        samples: The exemplars of all classes.
+        ratios: Mixing ratios between 0 and 1.
+        pairing: "one-to-one" pairs exemplar k of class a with exemplar k + 1 of class b,
+            cyclically, up to the size of the larger class. "all-pairs" pairs every exemplar of a
+            with every exemplar of b.
+        block: Largest number of scores computed at once.
     """
     for lam in ratios:
         if not 0 <= lam <= 1:
@@ -121,7 +185,7 @@ def _one_to_one(
 
 
 def _blocks_of_pairs(classes: int, outputs: int, block: int) -> list[tuple[slice, slice]]:
-    """All pairs of classes in squares of up to `block` scores, logits of a side too."""
+    """Return all class pairs as squares of at most `block` scores, or logits of one side."""
     side = classes
     if classes**2 > block:
         side = max(1, min(int(block**0.5), block // outputs))
@@ -148,7 +212,7 @@ def _shifted_exp(logits: Tensor) -> Tensor:
 
 
 def _label_terms(left: Scored, right: Scored, lam: float | Tensor) -> Tensor:
-    """(λ y_i + (1−λ) y_j) · (λ s_i + (1−λ) s_j) for every pair."""
+    """Return (λ y_i + (1−λ) y_j) · (λ s_i + (1−λ) s_j) for every pair, (..., L, R)."""
     own_left = left.projections.gather(-1, _as_column(left))  # (..., L, 1) s_i[y_i]
     own_right = right.projections.gather(-1, _as_column(right)).mT  # (..., 1, R) s_j[y_j]
     terms = left.projections.index_select(-1, right.labels)  # (..., L, R) s_i[y_j]
@@ -161,7 +225,7 @@ def _as_column(samples: Scored) -> Tensor:
 
 
 def _expected_projection(left: Scored, right: Scored, lam: float | Tensor, where: Tensor) -> Tensor:
-    """softmax(λ z_i + (1−λ) z_j) · (λ s_i + (1−λ) s_j) for the chosen pairs, one by one."""
+    """Return softmax(λ z_i + (1−λ) z_j) · (λ s_i + (1−λ) s_j) where the mask `where` is true."""
     *batch, i, j = where.nonzero().unbind(1)
     shape = (*where.shape[:-2], -1, left.logits.shape[-1])  # the ratios' dimensions too
     z_left, s_left = (part.expand(shape) for part in left[:2])

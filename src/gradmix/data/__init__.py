@@ -1,10 +1,10 @@
-"""Where samples come from: data sets, their cutting into tasks, and reading their files."""
+"""Data sets, their files, and their splits into tasks."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from gradmix.data.cifar import cifar_10, cifar_100
 from gradmix.data.datasets import (
@@ -17,6 +17,7 @@ from gradmix.data.datasets import (
 )
 from gradmix.data.idx import read_idx
 from gradmix.data.image_folders.dataset import from_folder, imagenet
+from gradmix.data.paths import checked_path
 from gradmix.data.stream import StreamedImages
 from gradmix.data.tasks import (
     Benchmark,
@@ -54,10 +55,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DataSetInfo:
-    """What is known of a data set before it is loaded."""
+    """A data set by name; known before it is loaded."""
 
     summary: str  # one line
-    source: str  # whom to cite
+    source: str  # what to cite
     load: Callable[[], DataSet]
 
 
@@ -109,24 +110,35 @@ _FOLDER = "folder:"
 
 
 def load_dataset(name: str) -> DataSet:
-    """Load a data set by its name in `DATASETS`; UnknownNameError for another name.
+    """Return a data set by name.
 
-    `folder:PATH` is an image folder of your own, or a zip of one, and `folder:PATH@32` the same
-    with all images resized to 32x32; see `from_folder`. A folder whose name ends in @32 is
-    meant if there is one.
+    Args:
+        name: A name in `DATASETS`, or `folder:PATH` for an image folder or zip file, or
+            `folder:PATH@32` for the same with images resized to 32x32. A folder whose name really
+            ends in @32 takes precedence.
+
+    Raises:
+        UnknownNameError: The name is not known.
+
+    Example:
+        >>> load_dataset("digits").train.x.shape
+        torch.Size([1442, 1, 8, 8])
     """
     check_dataset_name(name)
     if name in DATASETS:
         return DATASETS[name].load()
     path = name[len(_FOLDER) :]
     whole, _, size = path.rpartition("@")
-    if whole and size.isascii() and size.isdigit() and not Path(path).expanduser().exists():
+    is_size = whole and size.isascii() and size.isdigit() and len(size) < 10
+    if is_size and not os.path.exists(checked_path(path)):
         return from_folder(whole, size=int(size))
     return from_folder(path)
 
 
 def check_dataset_name(name: str) -> None:
-    """Raise UnknownNameError unless `name` can be given to `load_dataset`; reads nothing."""
+    """Raise UnknownNameError unless `load_dataset` knows the form of `name`; reads no file."""
+    if not isinstance(name, str):
+        raise InputError(f"the data set is {name!r}; give its name as text")
     if name.startswith(_FOLDER):
         if name == _FOLDER:
             raise InputError(f"data set {name!r} lacks a path; write folder:PATH or folder:PATH@32")

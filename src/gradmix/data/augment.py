@@ -1,10 +1,9 @@
-"""Input transforms of whole batches: RandAugment, random crops and random flips.
+"""Random transforms of whole batches: RandAugment, crops and flips.
 
-They take stored images, uint8 (N, C, H, W) with one or three channels, before they are
-normalised, on any device; nothing runs once per sample. Draws are made on the generator's
-device: RandAugment has to know how many samples drew which operation, so with a generator of
-the host a batch on an accelerator costs no synchronisation at all, with one of the
-accelerator one per call.
+They take stored images before normalisation, uint8 (N, C, H, W) with one or three channels, on any
+device. No code runs once per sample. Draws are made on the generator's device. RandAugment must
+know on the host how many samples drew each operation: with a generator on the host, a batch on an
+accelerator needs no synchronisation; with one on the accelerator, one per call.
 """
 
 from __future__ import annotations
@@ -23,15 +22,17 @@ from gradmix.errors import InputError
 
 @dataclass(frozen=True)
 class RandAugment:
-    """Every sample goes through `num_ops` operations drawn for it alone, uniformly, at `magnitude`.
+    """Apply `num_ops` random operations of strength `magnitude` to every sample.
 
-    Cubuk et al., RandAugment, 2020, with the operations of `torchvision.transforms.RandAugment`:
-    drawn with replacement; shears, translations, rotations and enhancements are turned round
-    with probability 1/2; nearest neighbours, black outside. The defaults are the GradMix
-    paper's. Strengths at `magnitude` M, where s = M/30: shear 0.3 s, translate 150/331 s of the
-    image's side (whole pixels, towards zero), rotate 30 s degrees, brightness, colour, contrast
-    and sharpness 1 ± 0.9 s, posterize to 8 − 4 s bits (rounded), solarize from 255 (1 − s) on.
-    On one channel Color changes nothing.
+    Cubuk et al., RandAugment, 2020, with the operations of `torchvision.transforms.RandAugment`.
+    Each sample draws its own operations, uniformly and with replacement. Shears, translations,
+    rotations and enhancements are reversed with probability 1/2. Pixels come from the nearest
+    neighbour, black outside the image. The defaults are the GradMix paper's.
+
+    Strengths at magnitude M, with s = M/30: shear 0.3 s; translate 150/331 s of the side (whole
+    pixels, rounded towards zero); rotate 30 s degrees; brightness, colour, contrast and sharpness
+    1 ± 0.9 s; posterize to 8 − 4 s bits (rounded); solarize from 255 (1 − s). Color does not change
+    images of one channel.
     """
 
     num_ops: int = 1
@@ -44,7 +45,7 @@ class RandAugment:
             raise InputError(f"magnitude is {self.magnitude!r}; it must be an integer of 0 to 30")
 
     def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """The transformed images, in new memory."""
+        """Return the transformed images, in new memory."""
         _check_images(x)
         device = generator.device
         shape = (self.num_ops, len(x))
@@ -52,7 +53,7 @@ class RandAugment:
         return self._apply(x, drawn)
 
     def apply(self, x: Tensor, operation: Tensor, negative: Tensor) -> Tensor:
-        """`OPERATIONS[operation[i]]` of image i, turned round if `negative[i]`; both (N,)."""
+        """Apply `OPERATIONS[operation[i]]` to image i, reversed if `negative[i]`; both (N,)."""
         _check_images(x)
         if operation.shape != (len(x),) or negative.shape != (len(x),):
             raise InputError(
@@ -62,7 +63,7 @@ class RandAugment:
         return self._apply(x, (2 * operation.long() + negative.bool())[None])
 
     def _apply(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """One row of `drawn`, 2 · operation + negative of each sample, after the other."""
+        """Apply one row of `drawn` after another, 2 · operation + negative for each sample."""
         drawn, order = drawn.sort(dim=1, stable=True)
         edges = torch.arange(0, 2 * len(OPERATIONS) + 1, 2, device=drawn.device)
         edges = edges.repeat(len(drawn), 1)
@@ -74,13 +75,13 @@ class RandAugment:
         order = order.to(x.device, non_blocking=True)
         negative = (drawn & 1).to(x.device, non_blocking=True)
         for row in range(len(drawn)):
-            x = x.index_select(0, order[row])  # in the order of their operations
+            x = x.index_select(0, order[row])  # sorted by operation
             self._change_groups(x, negative[row], bounds[row])
             x = x.index_select(0, back[row])
         return x
 
     def _change_groups(self, x: Tensor, negative: Tensor, bounds: list[int]) -> None:
-        """The k-th operation for the samples from `bounds[k]` to before `bounds[k + 1]`."""
+        """Apply operation k in place to the samples `bounds[k]` … `bounds[k + 1] - 1`."""
         changes = functions(self.magnitude)
         for function, (i, j) in zip(changes, pairwise(bounds), strict=True):
             if i < j:
@@ -88,9 +89,9 @@ class RandAugment:
 
 
 def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:
-    """Each image shifted by its own −padding … padding pixels both ways, black coming in.
+    """Return each image shifted at random by up to `padding` pixels in both directions.
 
-    The usual crop of CIFAR: pad by `padding`, then cut a window of the old size anywhere.
+    This is the usual crop of CIFAR: pad with black, then cut out a window of the old size.
     """
     _check_images(x)
     if not _is_int(padding) or padding < 0:
@@ -105,17 +106,17 @@ def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> T
     rows, columns = padded.shape[2:]
     plane = torch.arange(n * channels, device=x.device).view(n, channels, 1) * (rows * columns)
     line = torch.arange(height, device=x.device) * columns
-    start = plane + line + (top * columns + left).view(n, 1, 1)  # (N, C, H) where lines begin
-    lines = padded.flatten().unfold(0, width, 1)  # every run of `width` pixels, not copied
+    start = plane + line + (top * columns + left).view(n, 1, 1)  # (N, C, H), start of each line
+    lines = padded.flatten().unfold(0, width, 1)  # a view of every run of `width` pixels
     return lines.index_select(0, start.flatten()).view(x.shape)
 
 
 def random_flip(x: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Each image mirrored left to right with probability 1/2."""
+    """Return the images, each mirrored left to right with probability 1/2."""
     _check_images(x)
     mirrored = torch.randint(2, (len(x),), generator=generator, device=generator.device)
     mirrored = mirrored.to(x.device, non_blocking=True)
-    both = torch.cat([x, x.flip(-1)])  # torch.where takes five times as long on bytes
+    both = torch.cat([x, x.flip(-1)])  # torch.where is five times slower on bytes
     return both.index_select(0, torch.arange(len(x), device=x.device) + len(x) * mirrored)
 
 
@@ -138,4 +139,4 @@ TRANSFORMS: dict[str, Callable[..., Tensor]] = {
     "flip": random_flip,
     "randaugment": RandAugment(),
 }
-"""By the names that runs use; RandAugment with the paper's one operation of magnitude 14."""
+"""Transforms by name; RandAugment with the paper's one operation of magnitude 14."""

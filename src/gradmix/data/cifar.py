@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100 from their official binary archives, which need no pickle.
 
-A record is one label byte (CIFAR-100: two, coarse and then fine) and 3,072 pixel bytes: the
-red, the green and the blue plane of 32x32, row by row. The archive is read member by member,
-by exact name; nothing of it is written to disk.
+A record has one label byte (CIFAR-100: a coarse and a fine one) and 3,072 pixel bytes: the red,
+green and blue planes of 32x32, row by row. Members of the archive are read by their exact name;
+nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LARGEST_TEXT = 1 << 16  # bytes; the lists of class names are far smaller
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """Which files a CIFAR folder or archive has, and what a record is."""
+    """The files of a CIFAR folder or archive, and the form of a record."""
 
     archive: Archive
     train: Mapping[str, int]  # file name -> number of records
     test: Mapping[str, int]
     class_names: str  # the file that lists them
-    label_classes: tuple[int, ...]  # number of classes of each label byte; the last one counts
+    label_classes: tuple[int, ...]  # classes of each label byte; the last byte is used
     mean: tuple[float, ...]  # of values scaled to 0..1
     std: tuple[float, ...]
 
@@ -66,12 +66,12 @@ CIFAR_100_LAYOUT = CifarLayout(
 
 
 def cifar_10() -> DataSet:
-    """Load CIFAR-10, 50,000 + 10,000 photos of 32x32; see `gradmix.data.locate` for where from."""
+    """Return CIFAR-10: 50,000 + 10,000 photos of 32x32, found by `gradmix.data.locate`."""
     return _official(CIFAR_10_LAYOUT)
 
 
 def cifar_100() -> DataSet:
-    """Load CIFAR-100 with its 100 fine labels, 50,000 + 10,000 photos of 32x32."""
+    """Return CIFAR-100 with its 100 fine labels: 50,000 + 10,000 photos of 32x32."""
     return _official(CIFAR_100_LAYOUT)
 
 
@@ -82,17 +82,17 @@ def _official(layout: CifarLayout) -> DataSet:
         counts = samples.y.bincount(minlength=len(data.class_names))
         if int(counts.min()) != int(counts.max()):
             raise CorruptFileError(
-                f"{path}: not {data.name}: its {part} images are not the same number of every "
-                f"class, but {int(counts.min())} to {int(counts.max())}; remove or replace it"
+                f"{path}: not {data.name}: its classes have {int(counts.min())} to "
+                f"{int(counts.max())} {part} images, not the same number; remove or replace it"
             )
     return data
 
 
 def read_cifar(path: str | Path, layout: CifarLayout) -> DataSet:
-    """Read a data set from the tar.gz archive or from the folder it unpacks to.
+    """Return a data set from the tar.gz archive or from its unpacked folder.
 
-    CorruptFileError names the file that is missing, of another size than `layout` says, or
-    holds a label that cannot be.
+    Raises:
+        CorruptFileError: A file is missing, has the wrong size or holds an impossible label.
     """
     path = Path(path)
     sizes = {name: count * layout.record for name, count in {**layout.train, **layout.test}.items()}
@@ -123,7 +123,7 @@ def _read_folder(folder: Path, sizes: Mapping[str, int], names: str) -> dict[str
 def _read_tar(
     path: Path, folder: str, sizes: Mapping[str, int], names: str
 ) -> dict[str, bytearray]:
-    """Read the wanted members in one pass; what else the archive holds is left alone."""
+    """Read the wanted members in one pass and ignore all others."""
     wanted = {f"{folder}/{name}": name for name in (names, *sizes)}
     content = {}
     try:
@@ -163,7 +163,7 @@ def _class_names(content: bytearray, path: Path, layout: CifarLayout) -> tuple[s
 
 
 def _records(content: bytearray, path: Path, layout: CifarLayout) -> Samples:
-    """Split records into pixels and labels; `path` is for messages."""
+    """Return the pixels and labels of the records; `path` is for messages."""
     if len(content) == 0 or len(content) % layout.record:
         raise CorruptFileError(
             f"{path}: {len(content)} bytes are not whole records of {layout.record}"

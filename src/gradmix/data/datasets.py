@@ -1,7 +1,8 @@
-"""Whole data sets, before they are cut into tasks: a built-in few, and any arrays."""
+"""Whole data sets, before they are split into tasks: built-in ones, and those of a caller."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from gradmix.data.arrays import check_plain, read_class_labels, read_inputs
 from gradmix.data.idx import read_idx
 from gradmix.data.locate import FASHION_MNIST, MNIST, FileSet, locate
 from gradmix.data.stream import StreamedImages
@@ -21,8 +23,7 @@ from gradmix.errors import InputError
 from gradmix.types import Samples
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_CHANNELS = (1, 3, 4)
-_COUNTED_AT_ONCE = 256  # images; more would be decoded at once where they are streamed
+_COUNTED_AT_ONCE = 256  # images; streamed ones are decoded in such batches
 _FASHION_NAMES = (
     "T-shirt/top",
     "Trouser",
@@ -39,11 +40,11 @@ _FASHION_NAMES = (
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A whole data set before it is cut into tasks.
+    """A whole data set before it is split into tasks.
 
-    Inputs are uint8 images (N, C, H, W) or float rows (N, d); label k belongs to
-    `class_names[k]`. Anything else is an InputError at construction. Images that stay in their
-    files are `StreamedImages` in place of a tensor.
+    Inputs are uint8 images (N, C, H, W) or float rows (N, d). Label k belongs to
+    `class_names[k]`. The constructor raises InputError for anything else. Images that stay in
+    their files are `StreamedImages` in place of a tensor.
     """
 
     name: str
@@ -51,9 +52,9 @@ class DataSet:
     test: Samples
     class_names: tuple[str, ...]
     mean: tuple[float, ...]  # per channel (per column of rows), in the units of x
-    std: tuple[float, ...]  # likewise
-    validation: Samples | None = None  # what `hold_out` took from the training samples
-    skipped: tuple[str, ...] = ()  # image files that could not be read and were left out
+    std: tuple[float, ...]  # per channel (per column of rows), in the units of x
+    validation: Samples | None = None  # training samples that `hold_out` set aside
+    skipped: tuple[str, ...] = ()  # why files of an image folder are not used
 
     def __post_init__(self) -> None:
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
@@ -66,10 +67,16 @@ class DataSet:
         check_statistics(self.mean, self.std, self.train.x.shape[1])
 
     def hold_out(self, validation: int) -> DataSet:
-        """Return the data set with its last training samples, so many, as validation; 0 = none.
+        """Return the data set with its last training samples set aside for validation.
 
-        Where the samples are sorted by class, as in image folders, it is the last ones of every
-        class, equally many of each as far as possible.
+        If the samples are sorted by class, as in image folders, the last samples of every class
+        are taken, the same number of each as far as possible.
+
+        Args:
+            validation: Number of samples; 0 returns the data set itself.
+
+        Raises:
+            InputError: The number is not possible, or samples are held out already.
         """
         total, whole = len(self.train.y), isinstance(validation, int)
         if isinstance(validation, bool) or not whole or not 0 <= validation < total:
@@ -80,8 +87,8 @@ class DataSet:
             return self
         if self.validation is not None:
             raise InputError(
-                f"validation is {validation}, but {len(self.validation.y)} samples are held out "
-                "already; call hold_out once, on the whole data set"
+                f"validation is {validation}, but {len(self.validation.y)} samples are already "
+                "held out; call hold_out once, on the whole data set"
             )
         x, y = self.train
         if bool((y[1:] >= y[:-1]).all()):
@@ -95,9 +102,9 @@ class DataSet:
 
 
 def digits() -> DataSet:
-    """Load scikit-learn's 8x8 digits, 1,797 images with values 0 to 16; needs no download.
+    """Return scikit-learn's 8x8 digits: 1,797 images with values 0 to 16, without a download.
 
-    The fifth, tenth, ... sample of each class, in file order, is a test sample.
+    Every fifth sample of each class, in file order, is a test sample.
     """
     from sklearn.datasets import load_digits  # type: ignore[import-untyped,unused-ignore]
 
@@ -117,12 +124,12 @@ def digits() -> DataSet:
 
 
 def mnist() -> DataSet:
-    """Load MNIST, 60,000 + 10,000 images of 28x28; see `gradmix.data.locate` for where from."""
+    """Return MNIST: 60,000 + 10,000 images of 28x28, found by `gradmix.data.locate`."""
     return _from_idx(MNIST, tuple("0123456789"), mean=0.1307, std=0.3081)
 
 
 def fashion_mnist() -> DataSet:
-    """Load Fashion-MNIST, 60,000 + 10,000 images of 28x28; found like MNIST."""
+    """Return Fashion-MNIST: 60,000 + 10,000 images of 28x28, found by `gradmix.data.locate`."""
     return _from_idx(FASHION_MNIST, _FASHION_NAMES, mean=0.2860, std=0.3530)
 
 
@@ -135,23 +142,46 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     name: str = "arrays",
 ) -> DataSet:
-    """Make a data set of your own NumPy arrays or tensors; they are copied.
+    """Return a data set from NumPy arrays or tensors, which are copied.
 
-    `x_*` are uint8 images (N, H, W) or (N, C, H, W) with 1, 3 or 4 channels, or float rows
-    (N, d), which become float32; `y_*` are integers from 0 to the number of classes less one.
-    Without `class_names` the classes are named "0", "1", ... up to the largest training label.
-    Mean and standard deviation are those of the training samples; a constant gets 1.
+    Mean and standard deviation are computed from the training samples.
+
+    Args:
+        x_train: uint8 images (N, H, W) or (N, C, H, W) with 1, 3 or 4 channels, or float rows
+            (N, d), which become float32.
+        y_train: Integer labels (N,), from 0 to the number of classes less one.
+        x_test: Test samples, like `x_train`.
+        y_test: Test labels, like `y_train`.
+        class_names: One name per label. Default: "0", "1", … up to the largest training label.
+        name: Name of the data set.
+
+    Raises:
+        InputError: An array has another type or shape, or a label has no name.
+
+    Example:
+        >>> import numpy as np
+        >>> x, y = np.zeros((6, 28, 28), dtype="uint8"), [0, 1, 2, 0, 1, 2]
+        >>> data = from_arrays(x, y, x, y, class_names=["ant", "bee", "fly"])
+        >>> data.train.x.shape, data.class_names
+        (torch.Size([6, 1, 28, 28]), ('ant', 'bee', 'fly'))
     """
-    train = Samples(_inputs(x_train, "x_train"), _labels(y_train, "y_train"))
-    test = Samples(_inputs(x_test, "x_test"), _labels(y_test, "y_test"))
+    train = Samples(read_inputs(x_train, "x_train"), read_class_labels(y_train, "y_train"))
+    test = Samples(read_inputs(x_test, "x_test"), read_class_labels(y_test, "y_test"))
     if train.y.numel() == 0:
         raise InputError("y_train is empty; a data set needs training samples")
-    if class_names is None:
-        class_names = [str(label) for label in range(int(train.y.max()) + 1)]
-    check_samples(train, len(class_names), "x_train", "y_train")
-    check_samples(test, len(class_names), "x_test", "y_test")
+    names = _names(class_names, int(train.y.max()) + 1)
+    check_samples(train, len(names), "x_train", "y_train")
+    check_samples(test, len(names), "x_test", "y_test")
     mean, std = channel_statistics(train.x)
-    return DataSet(name, train, test, tuple(class_names), mean, std)
+    return DataSet(name, train, test, names, mean, std)
+
+
+def _names(given: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    if given is None:
+        return tuple(map(str, range(count)))
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise InputError(f"class_names is {given!r}; it must be a list of names")
+    return tuple(given)
 
 
 def from_dataset(
@@ -161,15 +191,22 @@ def from_dataset(
     class_names: Sequence[str] | None = None,
     name: str = "dataset",
 ) -> DataSet:
-    """Make a data set of two map-style PyTorch datasets of (image, label); all is read once.
+    """Return a data set from two map-style PyTorch datasets of (image, label) pairs.
 
-    An image is a tensor (C, H, W) or (H, W), an array (H, W, C) or (H, W), or a Pillow image,
-    grey or else made RGB; all must be of one shape. uint8 is kept as it is. Floats are taken
-    only if they are bytes divided by 255, as ToTensor makes them, and become these bytes again;
-    others, such as normalised ones, are an InputError. One-dimensional floats are rows. Random
-    transforms would be frozen in their first outcome: leave them out.
+    Every item is read once. Leave out random transforms: only their first result would be kept.
 
-    Without `class_names` those of `train.classes` are taken, if there are any.
+    An image is a tensor (C, H, W) or (H, W), an array (H, W, C) or (H, W), or a Pillow image. All
+    must have the same shape. Bytes stay as they are. Floats must be bytes divided by 255, as
+    torchvision's ToTensor makes them, and become bytes again. One-dimensional floats are rows.
+
+    Args:
+        train: Training items.
+        test: Test items.
+        class_names: One name per label. Default: `train.classes`, else "0", "1", ….
+        name: Name of the data set.
+
+    Raises:
+        InputError: An item is not such a pair, or images are normalised or differ in shape.
     """
     if class_names is None:
         class_names = own_class_names(train)
@@ -179,10 +216,12 @@ def from_dataset(
 
 
 def check_samples(samples: Samples, num_classes: int, x_name: str, y_name: str) -> None:
-    """Raise InputError unless inputs and labels are what a DataSet holds."""
+    """Raise InputError unless inputs and labels have the form that a DataSet holds."""
     x, y = samples
     for name, value in ((x_name, x), (y_name, y)):
-        if not isinstance(value, Tensor) and not (value is x and isinstance(x, StreamedImages)):
+        if isinstance(value, Tensor):
+            check_plain(value, name)
+        elif not (value is x and isinstance(x, StreamedImages)):
             raise InputError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor")
     images = x.dtype == torch.uint8 and x.ndim == 4
     rows = x.dtype in (torch.float32, torch.float64) and x.ndim == 2
@@ -220,14 +259,21 @@ def _check_labels(y: Tensor, count: int, num_classes: int, x_name: str, y_name: 
 def check_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
     """Raise InputError unless both hold one finite value per channel, and std is above zero."""
     for name, values in (("mean", mean), ("std", std)):
-        if len(values) != channels or not np.isfinite(values).all():
+        if not _are_finite(values, channels):
             raise InputError(f"{name} is {values}; it must be {channels} finite values")
     if min(std) <= 0:
         raise InputError(f"std is {std}; every value must be above zero")
 
 
+def _are_finite(values: Sequence[float], count: int) -> bool:
+    try:
+        return len(values) == count and all(math.isfinite(value) for value in values)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
+
+
 def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel (column of rows); a constant gets std 1."""
+    """Return mean and standard deviation per channel (column of rows); std is 1 if constant."""
     if x.dtype == torch.uint8:
         counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
         for batch in x.split(_COUNTED_AT_ONCE):
@@ -240,12 +286,12 @@ def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def _byte_counts(x: Tensor) -> Tensor:
-    """How often each byte occurs in each channel, (C, 256)."""
+    """Return how often each byte occurs in each channel, (C, 256)."""
     return torch.stack([channel.flatten().bincount(minlength=256) for channel in x.unbind(dim=1)])
 
 
 def _byte_statistics(counts: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation by counts: exact, and without a float copy of the images."""
+    """Return the exact mean and standard deviation, without a float copy of the images."""
     counts = counts.double()
     levels = torch.arange(256, dtype=torch.float64)
     mean = (counts @ levels) / counts.sum()
@@ -257,14 +303,14 @@ def _check_alike(part: str, x: Tensor, train: Tensor) -> None:
     if x.shape[1:] != train.shape[1:] or x.dtype != train.dtype:
         raise InputError(
             f"{part}.x is {x.dtype} with samples of shape {tuple(x.shape[1:])}; train.x is "
-            f"{train.dtype} with {tuple(train.shape[1:])}, and all parts must be alike"
+            f"{train.dtype} with {tuple(train.shape[1:])}; all parts must have the same form"
         )
 
 
 def _last_of_each_class(y: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return masks of `count` samples from the ends of the classes of sorted labels, and the rest.
+    """Return masks of `count` samples from the ends of the classes, and of the other samples.
 
-    One class after another gives its last sample, then its last but one, and so on.
+    Labels are sorted. The last sample of each class is taken first, then the one before it.
     """
     ends = y.bincount().cumsum(dim=0)
     from_end = ends[y.long()] - 1 - torch.arange(len(y))
@@ -274,7 +320,7 @@ def _last_of_each_class(y: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _every_fifth_of_each_class(y: Tensor) -> Tensor:
-    """Return a mask of the fifth, tenth, ... occurrence of every label."""
+    """Return a mask of every fifth occurrence of each label."""
     chosen = torch.zeros(len(y), dtype=torch.bool)
     for label in range(int(y.max()) + 1):
         chosen[(y == label).nonzero().flatten()[4::5]] = True
@@ -282,7 +328,7 @@ def _every_fifth_of_each_class(y: Tensor) -> Tensor:
 
 
 def _from_idx(files: FileSet, class_names: tuple[str, ...], mean: float, std: float) -> DataSet:
-    """Read the four IDX files; `mean` and `std` are given for values scaled to 0..1."""
+    """Read four IDX files; `mean` and `std` are for values scaled to 0 … 1."""
     paths = locate(files)
     train, test = (_read_part(paths, part) for part in ("train", "t10k"))
     return DataSet(files.name, train, test, class_names, mean=(mean * 255,), std=(std * 255,))
@@ -292,61 +338,3 @@ def _read_part(paths: dict[str, Path], part: str) -> Samples:
     x = read_idx(paths[f"{part}-images-idx3-ubyte"])
     y = read_idx(paths[f"{part}-labels-idx1-ubyte"])
     return Samples(x.unsqueeze(1), y.long())  # (N, 1, 28, 28) and (N,)
-
-
-def _as_array(value: npt.ArrayLike | Tensor, name: str) -> npt.NDArray[Any]:
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        return (value.float() if value.is_floating_point() else value).numpy()
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise InputError(f"{name} is not a rectangular array: {error}") from error
-
-
-def _inputs(value: npt.ArrayLike | Tensor, name: str) -> Tensor:
-    array = _as_array(value, name)
-    if array.dtype == np.uint8 and array.ndim == 3:
-        return torch.from_numpy(np.array(array)).unsqueeze(1)
-    if array.dtype == np.uint8 and array.ndim == 4 and array.shape[1] in _CHANNELS:
-        return torch.from_numpy(np.array(array))
-    if array.dtype.kind == "f" and array.ndim == 2:
-        return torch.from_numpy(_to_float32(array, name))
-    raise InputError(
-        f"{name} is {array.dtype} of shape {array.shape}; it must be uint8 images (N, H, W) or "
-        f"(N, C, H, W) with 1, 3 or 4 channels, or float rows (N, d){_input_hint(array)}"
-    )
-
-
-def _to_float32(array: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
-    largest = np.finfo(np.float32).max
-    too_large = np.isfinite(array) & (np.abs(array) > largest)
-    if too_large.any():
-        raise InputError(
-            f"{name} holds {array[too_large][0]}; values must fit float32, at most {largest:.3g}"
-        )
-    return np.array(array, dtype=np.float32)
-
-
-def _input_hint(array: npt.NDArray[Any]) -> str:
-    """Return what would repair the commonest mistakes."""
-    if array.ndim == 4 and array.dtype == np.uint8 and array.shape[3] in _CHANNELS:
-        return "; for channels last, pass x.transpose(0, 3, 1, 2)"
-    if array.ndim in (3, 4) and array.dtype.kind in "iu":
-        return "; if its values are 0 to 255, pass x.astype('uint8')"
-    if array.ndim in (3, 4) and array.dtype.kind == "f":
-        return "; if its values are 0 to 1, pass (x * 255).round().astype('uint8')"
-    if array.ndim == 2 and array.dtype.kind in "iub":
-        return "; pass rows as x.astype('float32')"
-    return ""
-
-
-def _labels(value: npt.ArrayLike | Tensor, name: str) -> Tensor:
-    array = _as_array(value, name)
-    if array.dtype.kind not in "iu":
-        example = f", such as {array.flat[0]!r}" if array.size else ""
-        raise InputError(
-            f"{name} is of type {array.dtype}{example}; labels must be integers from 0 to the "
-            "number of classes less one, and names go into class_names"
-        )
-    return torch.from_numpy(np.array(array, dtype=np.int64))

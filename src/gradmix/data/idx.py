@@ -1,7 +1,8 @@
-"""Reading the IDX format of MNIST and Fashion-MNIST, packed with gzip or plain.
+"""Reader of the IDX format of MNIST and Fashion-MNIST.
 
-An IDX file is four magic bytes (0, 0, type, number of dimensions), one big-endian 32-bit
-integer per dimension, then the values. Only type 0x08, unsigned bytes, occurs here.
+An IDX file has four magic bytes (0, 0, type, number of dimensions), one big-endian 32-bit
+integer per dimension, and then the values. Only type 0x08 (unsigned bytes) is read. A file may be
+compressed with gzip.
 """
 
 from __future__ import annotations
@@ -18,20 +19,25 @@ from typing import BinaryIO, cast
 import torch
 from torch import Tensor
 
+from gradmix.data.paths import existing_path
 from gradmix.errors import CorruptFileError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 0x08
-_CHUNK = 1 << 20  # bytes; reading in pieces keeps a lying header from allocating memory
+_CHUNK = 1 << 20  # bytes; a wrong header must not allocate memory
 
 
 def read_idx(path: str | Path) -> Tensor:
-    """Return the uint8 tensor in an IDX file, gzip-wrapped or plain.
+    """Return the uint8 tensor in an IDX file, compressed with gzip or not.
 
-    Which of the two is told by the first bytes, not by the name. CorruptFileError says what is
-    wrong with a file that is truncated, too long, damaged or of another format.
+    Args:
+        path: The file. Its first bytes, not its name, tell whether it is compressed.
+
+    Raises:
+        CorruptFileError: The file is truncated, too long, damaged or in another format.
+        DataNotFoundError: There is no such file.
     """
-    path = Path(path)
+    path = existing_path(path)
     with open_unpacked(path) as stream:
         shape = _read_shape(stream, path)
         expected = math.prod(shape)
@@ -39,7 +45,7 @@ def read_idx(path: str | Path) -> Tensor:
     if len(content) != expected:
         found = f"only {len(content)}" if len(content) < expected else "more"
         raise CorruptFileError(
-            f"{path}: the header promises {expected} bytes of shape {shape}, {found} follow"
+            f"{path}: the header announces {expected} bytes of shape {shape}, but {found} follow"
         )
     if expected == 0:
         return torch.empty(shape, dtype=torch.uint8)
@@ -47,9 +53,9 @@ def read_idx(path: str | Path) -> Tensor:
 
 
 def unpacked_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of what a file holds once a gzip wrapper, if any, is taken off.
+    """Return the SHA-256 of a file's content after gzip decompression.
 
-    The same content can be wrapped in many ways, so only this digest identifies a data file.
+    The same content can be compressed in many ways. Only this digest identifies a data file.
     """
     digest = hashlib.sha256()
     with open_unpacked(Path(path)) as stream:
@@ -60,9 +66,9 @@ def unpacked_sha256(path: str | Path) -> str:
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, through gzip if it starts like one.
+    """Open a file for reading, through gzip if it starts like a gzip file.
 
-    Damage to the wrapper that shows while reading becomes a CorruptFileError.
+    Damaged gzip data raise CorruptFileError.
     """
     with path.open("rb") as raw:
         packed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -74,7 +80,7 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
             with gzip.GzipFile(fileobj=raw) as stream:
                 yield cast(BinaryIO, stream)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CorruptFileError(f"{path}: the gzip wrapper is damaged: {error}") from error
+            raise CorruptFileError(f"{path}: the gzip data are damaged: {error}") from error
 
 
 def _read_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
@@ -96,7 +102,7 @@ def _read_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
 
 
 def _read_at_most(stream: BinaryIO, count: int) -> bytearray:
-    """Read up to `count` bytes, taking memory only for bytes that are there."""
+    """Read up to `count` bytes, and use memory only for bytes that exist."""
     content = bytearray()
     while len(content) < count:
         chunk = stream.read(min(_CHUNK, count - len(content)))

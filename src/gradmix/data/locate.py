@@ -1,16 +1,16 @@
-"""Where the files of a data set are looked for, how they are checked and downloaded.
+"""Search, verification and download of the files of a data set.
 
-The search path, first hit wins:
+The search path; the first hit counts:
 
 1. `$GRADMIX_DATA/<data set>`; the variable may list several folders, like `$PATH`;
-2. the user's cache, where downloads go;
-3. `/usr/share/datasets/<data set>`, where Debian's `dataset-*` packages put theirs;
+2. the user's cache, which holds downloads;
+3. `/usr/share/datasets/<data set>`, the folder of Debian's `dataset-*` packages;
 4. a download from the mirrors into the cache, unless `$GRADMIX_OFFLINE` is set.
 
-A `FileSet` is single files: each counts with or without `.gz`, and only if its unpacked content
-has the right digest. An `Archive` is one packed file, known by the digest of the whole, or the
-folder it unpacks to, which the reader of the data set must check by its content. What nobody may
-hand on, such as ImageNet, is a folder that is only looked for.
+A `FileSet` is a set of single files, with or without `.gz`, verified by the digest of their
+unpacked content. An `Archive` is one packed file, verified by its digest, or its unpacked folder,
+which the reader of the data set verifies. ImageNet must not be redistributed: its folder is
+searched for and never downloaded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from gradmix.errors import CorruptFileError, DataNotFoundError
 DATA_VARIABLE = "GRADMIX_DATA"
 OFFLINE_VARIABLE = "GRADMIX_OFFLINE"
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
-_TIMEOUT = 30  # seconds without an answer before the next mirror is tried
+_TIMEOUT = 30  # seconds to wait for an answer before trying the next mirror
 
 
 @dataclass(frozen=True)
 class FileSet:
-    """The files of one data set and where they come from."""
+    """The files of one data set and their sources."""
 
-    name: str  # the folder's name in every place searched
+    name: str  # name of the folder in every place
     sha256: Mapping[str, str]  # file name without .gz -> digest of the unpacked content
     mirrors: tuple[str, ...]  # addresses that end in /; each serves <file name>.gz
     package: str | None = None  # the Debian package that holds it
@@ -44,13 +44,13 @@ class FileSet:
 
 @dataclass(frozen=True)
 class Archive:
-    """The one packed file of a data set and where it comes from."""
+    """The packed file of a data set and its sources."""
 
-    name: str  # the folder's name in every place searched
+    name: str  # name of the folder in every place
     file: str  # the name of the packed file
     sha256: str  # of the packed file
-    folder: str  # what it unpacks to
-    marker: str  # a file in that folder by which it is known
+    folder: str  # name of the unpacked folder
+    marker: str  # a file that identifies this folder
     mirrors: tuple[str, ...]  # addresses that end in /; each serves `file`
 
 
@@ -131,18 +131,19 @@ TINY_IMAGENET = Archive(
 
 
 def locate(files: FileSet) -> dict[str, Path]:
-    """Return a verified path for every file of the set, downloading what is missing.
+    """Return a verified path for every file of the set; missing files are downloaded.
 
-    CorruptFileError for a file found with another content than it should have: it is neither
-    used nor passed over. DataNotFoundError, with all places searched, for a file found nowhere.
+    Raises:
+        CorruptFileError: A file has the wrong content. It is not used, and the search stops.
+        DataNotFoundError: A file was not found; the message lists all places.
     """
     return {name: _locate_file(files, name) for name in files.sha256}
 
 
 def locate_archive(archive: Archive) -> Path:
-    """Return the verified archive, or the folder it was unpacked to, whichever comes first.
+    """Return the verified archive or its unpacked folder; see `locate` for errors.
 
-    In each place the folder goes before the archive. Errors are those of `locate`.
+    In each place, the folder takes precedence over the archive.
     """
     for place in search_path(archive.name):
         for folder in (place, place / archive.folder):
@@ -165,14 +166,14 @@ def locate_archive(archive: Archive) -> Path:
 
 
 def search_path(name: str) -> list[Path]:
-    """Return the folders in which the files of data set `name` are looked for, in order."""
+    """Return the folders that are searched for data set `name`, in order."""
     listed = os.environ.get(DATA_VARIABLE, "").split(os.pathsep)
     own = [Path(folder).expanduser() / name for folder in listed if folder]
     return [*own, cache_folder(name), _SYSTEM_FOLDER / name]
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of the user's cache to which data set `name` is downloaded."""
+    """Return the cache folder for downloads of data set `name`."""
     return Path(platformdirs.user_cache_dir("gradmix")) / name
 
 
@@ -202,17 +203,14 @@ def _verify(path: Path, expected: str, digest: Callable[[Path], str]) -> None:
     if actual != expected:
         what = "its unpacked content" if digest is unpacked_sha256 else "the file"
         raise CorruptFileError(
-            f"{path}: not the file it should be: the SHA-256 of {what} is "
+            f"{path}: the content is wrong: the SHA-256 of {what} is "
             f"{actual}, expected {expected}; remove or replace it"
         )
 
 
 @dataclass(frozen=True)
 class _Check:
-    """What a downloaded file must be, as a pooch downloader.
-
-    Wrong content is refused while it has its temporary name.
-    """
+    """A pooch downloader that verifies a file while it still has its temporary name."""
 
     sha256: str
     digest: Callable[[Path], str]
@@ -232,7 +230,7 @@ class _DownloadError(Exception):
 
 
 def _download(data_set: str, packed: str, mirrors: Sequence[str], check: _Check) -> Path:
-    """Try the mirrors in turn; what arrives is checked before it gets its name."""
+    """Return the file from the first mirror that serves the right content."""
     if os.environ.get(OFFLINE_VARIABLE, "0") not in ("", "0"):
         raise _DownloadError([f"no download, because {OFFLINE_VARIABLE} is set"])
     import pooch  # type: ignore[import-untyped,unused-ignore]
@@ -242,13 +240,13 @@ def _download(data_set: str, packed: str, mirrors: Sequence[str], check: _Check)
         store = pooch.create(cache_folder(data_set), base_url=mirror, registry={packed: None})
         try:
             return Path(store.fetch(packed, downloader=check))
-        except OSError as error:  # also what requests raises, and CorruptFileError
+        except OSError as error:  # includes the errors of requests, and CorruptFileError
             failures.append(f"{mirror}{packed}: {error}")
     raise _DownloadError(failures)
 
 
 class _ProgressBar:
-    """The part of tqdm's interface that pooch uses, drawn by rich on a terminal's stderr."""
+    """A progress bar on a terminal's stderr, with the part of tqdm's interface that pooch uses."""
 
     def __init__(self, description: str) -> None:
         from rich import progress
@@ -262,7 +260,7 @@ class _ProgressBar:
         )
         self._bar = progress.Progress(*columns, console=console, disable=not console.is_terminal)
         self._task = self._bar.add_task(description, total=None)
-        self.total = 0  # pooch sets it; 0 means that the server did not say
+        self.total = 0  # set by pooch; 0 if the server does not tell
 
     def __enter__(self) -> _ProgressBar:
         self._bar.start()
@@ -295,13 +293,13 @@ def _remedies(files: FileSet) -> list[str]:
 def not_found(
     what: str, data_set: str, remedies: list[str], failures: Sequence[str] = ()
 ) -> DataNotFoundError:
-    """Return the error that says where `what` was looked for and how to bring it."""
+    """Return the error that lists the searched places and the remedies."""
     folders = search_path(data_set)
     looked = [f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in folders]
     parts = (
-        (f"{what} of {data_set} is not on this machine. Looked at:", looked),
-        ("Download:", list(failures) or ["nobody may hand it on"]),
-        ("To bring it, either:" if len(remedies) > 1 else "To bring it:", remedies),
+        (f"{what} of {data_set} is not on this machine. Searched:", looked),
+        ("Download:", list(failures) or ["it must not be redistributed"]),
+        ("To get it, either:" if len(remedies) > 1 else "To get it:", remedies),
     )
     return DataNotFoundError("\n".join(f"{head}\n" + _bullets(items) for head, items in parts))
 

@@ -1,13 +1,13 @@
 """The fourteen operations of RandAugment on batches of images.
 
-What the operations do follows Pillow bit for bit, as torchvision's RandAugment does on Pillow
-images; which operations there are and how strong they get follows torchvision's
-`transforms/autoaugment.py`. kornia is not used: its functions work on floats in [0, 1]. Scaled
-back, its equalize, posterize, solarize, brightness, min-max normalisation and translate agree
-with Pillow but take 1.5 to 50 times as long as the lines below (kornia 0.9, 37 images of
-3 × 32 × 32, one thread); contrast and saturation (other grey weights, a mean that is not rounded)
-and sharpness (a blur that is not rounded) are a grey level off in 8 % of the pixels; rotate takes
-another neighbour near ties; shear has another centre.
+Results are those of Pillow, bit for bit, as in torchvision's RandAugment on Pillow images. The set
+of operations and their strengths are those of torchvision's `transforms/autoaugment.py`.
+
+kornia is not used, because it differs and is slower (kornia 0.9, 37 images of 3 × 32 × 32, one
+thread). Its equalize, posterize, solarize, brightness, min-max normalisation and translate agree
+with Pillow but take 1.5 to 50 times as long. Its contrast, saturation and sharpness differ by a
+grey level in 8 % of the pixels. Its rotate picks other neighbours near ties, and its shear has
+another centre.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ OPERATIONS = (
 
 BINS = 31  # magnitudes 0 … 30
 
-# The operations: functions of images (n, C, H, W) and of negative (n,), 1 where turned round.
+# An operation is a function of images (n, C, H, W) and of negative (n,), 1 where it is reversed.
 
 _Function = Callable[[Tensor, Tensor], Tensor]
 
 
 @lru_cache(maxsize=BINS)
 def functions(magnitude: int) -> tuple[_Function, ...]:
-    """What OPERATIONS do at this magnitude, in that order."""
+    """Return the functions of `OPERATIONS` at a magnitude, in the same order."""
     change = _bin(0.0, 0.9, magnitude)
     bits = 8 - int((torch.arange(BINS) / ((BINS - 1) / 4)).round()[magnitude])
     threshold = math.ceil(_bin(255.0, 0.0, magnitude))
@@ -73,17 +73,17 @@ def functions(magnitude: int) -> tuple[_Function, ...]:
 
 
 def _bin(first: float, last: float, magnitude: int) -> float:
-    """The strength at `magnitude`; in float32, because torchvision's is."""
+    """Return the strength at `magnitude`, in float32 like torchvision."""
     return float(torch.linspace(first, last, BINS, dtype=torch.float32)[magnitude])
 
 
 def _factor(negative: Tensor, change: float) -> Tensor:
-    """1 + change, or 1 − change where negative, (n, 1, 1, 1)."""
+    """Return 1 + change, or 1 − change where negative, (n, 1, 1, 1)."""
     return (1 + change - (2 * change) * negative.double()).float().view(-1, 1, 1, 1)
 
 
 class _Maps(NamedTuple):
-    """Where the pixels of the image moved one way and the other come from, two rows (2, H · W)."""
+    """The source of each pixel for a move in one and in the reverse direction, (2, H · W)."""
 
     source: Tensor  # int64 index of the pixel
     inside: Tensor  # uint8, 0 where that pixel is outside the image
@@ -99,9 +99,9 @@ def _affine(x: Tensor, negative: Tensor, name: str, magnitude: int) -> Tensor:
 
 @lru_cache(maxsize=32)  # the five operations for a few sizes of images
 def _maps(name: str, magnitude: int, height: int, width: int, device: torch.device) -> _Maps:
-    """Pillow's nearest neighbours: 16.16 fixed point, taken at the centres of the pixels.
+    """Return Pillow's nearest neighbours, in 16.16 fixed point at the centres of the pixels.
 
-    `affine_fixed` of Pillow's libImaging/Geometry.c.
+    This is `affine_fixed` of Pillow's libImaging/Geometry.c.
     """
     source, inside = [], []
     for sign in (1, -1):
@@ -120,7 +120,7 @@ def _fixed(value: float) -> int:
 
 
 def _matrix(name: str, sign: int, magnitude: int, height: int, width: int) -> tuple[float, ...]:
-    """(a, b, c, d, e, f): pixel (x, y) comes from (ax + by + c, dx + ey + f)."""
+    """Return (a, b, c, d, e, f): pixel (x, y) comes from (ax + by + c, dx + ey + f)."""
     if name.startswith("Shear"):
         level = sign * _bin(0.0, 0.3, magnitude)
         return (1, level, 0, 0, 1, 0) if name == "ShearX" else (1, 0, 0, level, 1, 0)
@@ -135,13 +135,13 @@ def _matrix(name: str, sign: int, magnitude: int, height: int, width: int) -> tu
 
 
 def _blend(degenerate: Tensor, x: Tensor, factor: Tensor) -> Tensor:
-    """PIL.Image.blend: degenerate + factor · (x − degenerate), cut to 0 … 255 and truncated.
+    """Return degenerate + factor · (x − degenerate), clamped and truncated, as PIL.Image.blend.
 
-    Rounding after each product and sum, in float32, gives Pillow's bits.
+    Float32 rounding after each product and sum gives the same bits as Pillow.
     """
     degenerate = degenerate.float()
     mixed = x.float().sub_(degenerate).mul_(factor).add_(degenerate)
-    return mixed.clamp_(0, 255).to(torch.int16).to(torch.uint8)  # twice as fast as at once
+    return mixed.clamp_(0, 255).to(torch.int16).to(torch.uint8)  # twice as fast as directly
 
 
 def _black(x: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def _black(x: Tensor) -> Tensor:
 
 
 def _grey(x: Tensor) -> Tensor:
-    """(n, 1, H, W), by Pillow's weights for RGB → L; float32 holds them exactly."""
+    """Return the grey image (n, 1, H, W) by Pillow's weights, which are exact in float32."""
     if x.shape[1] == 1:
         return x
     red, green, blue = x.float().chunk(3, dim=1)
@@ -158,7 +158,7 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def _mean_grey(x: Tensor) -> Tensor:
-    """The mean of the grey image, rounded half up, (n, 1, 1, 1)."""
+    """Return the mean of the grey image, rounded half up, (n, 1, 1, 1)."""
     pixels = x.shape[2] * x.shape[3]
     lines = _grey(x).sum(3, keepdim=True, dtype=torch.float32)  # exact for any width
     total = lines.long().sum((1, 2), keepdim=True)
@@ -166,10 +166,10 @@ def _mean_grey(x: Tensor) -> Tensor:
 
 
 def _smooth(x: Tensor) -> Tensor:
-    """Pillow's SMOOTH filter: a 3 × 3 mean in which the centre counts five times.
+    """Return Pillow's SMOOTH filter: a 3 × 3 mean in which the centre has weight five.
 
-    It leaves the outermost pixels as they are. Sums run over the whole memory at once; those
-    that reach round the edge of an image fall on its outermost pixels.
+    The outermost pixels do not change. Sums run over the whole memory at once; sums that cross the
+    edge of an image only affect its outermost pixels, which are restored.
     """
     width = x.shape[3]
     if min(x.shape[2:]) < 3:
@@ -181,7 +181,7 @@ def _smooth(x: Tensor) -> Tensor:
     box = lines[: -2 * width] + lines[width:-width]
     box += lines[2 * width :]
     inner = flat[width + 1 : -width - 1]
-    inner.copy_(box.add_(inner, alpha=4).div_(13).add_(0.5).floor_())  # never near a tie
+    inner.copy_(box.add_(inner, alpha=4).div_(13).add_(0.5).floor_())  # never close to a tie
     for edge in (0, -1):
         smooth[..., edge, :] = x[..., edge, :]
         smooth[..., edge] = x[..., edge]
@@ -189,24 +189,24 @@ def _smooth(x: Tensor) -> Tensor:
 
 
 def _solarize(x: Tensor, threshold: int) -> Tensor:
-    """Inverted from `threshold` on."""
+    """Return the images with all pixels from `threshold` up inverted."""
     return x ^ (x >= threshold).to(torch.uint8).neg_()  # x ^ 255 is 255 − x
 
 
 def _autocontrast(x: Tensor) -> Tensor:
-    """Each channel stretched to 0 … 255, in Pillow's own steps and precision."""
+    """Return each channel stretched to 0 … 255, with Pillow's steps and precision."""
     real = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
     low = x.amin((2, 3), keepdim=True).to(real)
     high = x.amax((2, 3), keepdim=True).to(real)
     flat = high <= low
-    whole = torch.full_like(high, 255.0)  # 255.0 / tensor would be 255 times a reciprocal
+    whole = torch.full_like(high, 255.0)  # 255.0 / tensor would multiply by a reciprocal
     scale = torch.where(flat, 1.0, whole / (high - low))
     offset = torch.where(flat, 0.0, -low * scale)
     return x.to(real).mul_(scale).add_(offset).clamp_(0, 255).to(torch.uint8)
 
 
 def _equalize(x: Tensor) -> Tensor:
-    """Each channel through its cumulative histogram; PIL.ImageOps.equalize in whole numbers."""
+    """Return each channel equalised by its histogram, as PIL.ImageOps.equalize, in integers."""
     values = x.flatten(2).flatten(0, 1).long()  # (n · C, H · W)
     one = torch.ones(1, 1, dtype=torch.int32, device=x.device).expand_as(values)
     counts = one.new_zeros(len(values), 256).scatter_add_(1, values, one)

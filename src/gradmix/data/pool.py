@@ -1,4 +1,4 @@
-"""T_l ∪ M: the current task's data followed by the memory's, as one range of indices."""
+"""The pool T_l ∪ M: the samples of the current task, then those of the memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from gradmix.data.stream import StreamedImages
 
 STREAM_WORKERS = 2
-READY_BYTES = 2**26  # up to which the inputs of a whole pool are worked out once
+READY_BYTES = 2**26  # network inputs of a pool up to this size are computed once and kept
 
 
 class Normalise:
-    """Stored samples → network inputs: (x − mean) / std per channel, in float32."""
+    """Turns stored samples into network inputs: (x − mean) / std per channel, in float32."""
 
     def __init__(
         self, mean: Sequence[float], std: Sequence[float], device: torch.device | str = "cpu"
@@ -29,15 +29,15 @@ class Normalise:
             raise InputError(f"mean is {mean} and std is {std}; give one positive std per mean")
         self._mean = torch.tensor(mean, dtype=torch.float32, device=device)
         self._scale = torch.tensor(std, dtype=torch.float32, device=device).reciprocal_()
-        self._shaped = {2: (self._mean, self._scale)}  # to broadcast, by the samples' dimensions
+        self._shaped = {2: (self._mean, self._scale)}  # by number of dimensions, to broadcast
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Inputs of stored samples, (N, C, H, W) or (N, d)."""
+        """Return the network inputs of stored samples, (N, C, H, W) or (N, d)."""
         if x.ndim not in self._shaped:
             shape = (-1, *(1,) * (x.ndim - 2))  # channels first: images (N, C, H, W), rows (N, d)
             self._shaped[x.ndim] = self._mean.view(shape), self._scale.view(shape)
         mean, scale = self._shaped[x.ndim]
-        own = x.to(torch.float32, copy=True)  # memory of its own, to be changed in place
+        own = x.to(torch.float32, copy=True)  # a copy, to change in place
         return own.sub_(mean).mul_(scale)
 
 
@@ -45,12 +45,12 @@ Transform = Callable[..., Tensor]  # (uint8 images, *, generator) → uint8 imag
 
 
 class Pool:
-    """What batches and partners are drawn from while a task is learned.
+    """The samples from which batches and partners are drawn while a task is learned.
 
-    Indices below `num_new` are samples of the task, those from there on are of the memory, in
-    its order. Samples stay as they are stored, on their device or in their files; `images` makes
-    them inputs of the network, `views` does so after random transforms. Of a small pool that needs
-    no transforms, the inputs are kept instead: no image has to be normalised in every epoch.
+    Indices below `num_new` are samples of the task; the others are samples of the memory, in its
+    order. Samples stay as they are stored, on their device or in their files. `inputs` returns
+    their network inputs, and `augmented` the same after random transforms. A small pool without
+    transforms keeps the network inputs, so that they are normalised only once.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Pool:
         self._transforms, self._generator = tuple(transforms), generator
         self.streamed = not isinstance(new.x, Tensor)
         self.one_gather = not self.streamed and not self._transforms
-        self._ready = False  # whether what is gathered are network inputs already
+        self._ready = False  # whether the stored samples are network inputs already
         self._stored: Stored
         if isinstance(new.x, Tensor):
             x = torch.cat([part.x for part in parts])
@@ -81,41 +81,41 @@ class Pool:
     def __len__(self) -> int:
         return len(self.y)
 
-    def images(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`, as they are."""
+    def inputs(self, index: Tensor) -> Tensor:
+        """Return the network inputs of the samples at `index`, without random transforms."""
         x = self._stored.gather(index)
         return x if self._ready else self.normalise(x)
 
-    def views(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`, after random transforms if there are any."""
+    def augmented(self, index: Tensor) -> Tensor:
+        """Return the network inputs of the samples at `index`, after random transforms if any."""
         if not self._transforms:
-            return self.images(index)
+            return self.inputs(index)
         x = self._stored.gather(index)
         for transform in self._transforms:
             x = transform(x, generator=self._generator)
         return self.normalise(x)
 
     def batch(self, index: Tensor) -> Samples:
-        """Views and labels of the samples at `index`."""
-        return Samples(self.views(index), self.y.index_select(0, index))
+        """Return the network inputs after random transforms, and the labels, of some samples."""
+        return Samples(self.augmented(index), self.y.index_select(0, index))
 
     def expect(self, batches: Sequence[Tensor]) -> None:
-        """Say which new samples are asked for next, in order; streamed ones are read ahead."""
+        """Announce which new samples are needed next, in order; streamed ones are read ahead."""
         self._stored.expect(batches)
 
 
 class Stored(Protocol):
-    """Samples by index, wherever they are."""
+    """Samples by index, in memory or in files."""
 
     def gather(self, index: Tensor) -> Tensor:
-        """The samples at `index`, as stored."""
+        """Return the samples at `index`, as stored."""
 
     def expect(self, batches: Sequence[Tensor]) -> None:
-        """These are the next."""
+        """Announce the next batches."""
 
 
 class _InMemory:
-    """Everything on the device."""
+    """All samples on the device."""
 
     def __init__(self, x: Tensor) -> None:
         self._x = x
@@ -124,17 +124,17 @@ class _InMemory:
         return self._x.index_select(0, index)
 
     def expect(self, batches: Sequence[Tensor]) -> None:
-        """Nothing needs to be read ahead."""
+        """Ignored: nothing needs to be read ahead."""
 
 
 class _Streamed:
-    """New samples in files, the memory on the device."""
+    """New samples in files, and the memory on the device."""
 
     def __init__(self, new: StreamedImages, memory: Tensor | None) -> None:
         self._new, self._memory = new, memory
         self._expected: deque[Tensor] = deque()
         self._ahead: Iterator[Tensor] = iter(())
-        self._last: tuple[Tensor, Tensor] | None = None  # what was read ahead last
+        self._last: tuple[Tensor, Tensor] | None = None  # the last batch read ahead
 
     def expect(self, batches: Sequence[Tensor]) -> None:
         self._expected = deque(batches)
@@ -151,10 +151,48 @@ class _Streamed:
         return x
 
     def _read(self, index: Tensor) -> Tensor:
-        """What was read ahead if that is asked for, else from the files now."""
+        """Return the batch that was read ahead if it is this one, else read it now."""
         if self._last is not None and torch.equal(self._last[0], index):
             return self._last[1]
         if self._expected and torch.equal(self._expected[0], index):
             self._last = self._expected.popleft(), next(self._ahead)
             return self._last[1]
         return self._new.index_select(0, index)
+
+
+class ClassIndex:
+    """The rows of each class in a list of labels.
+
+    Args:
+        labels: Class of each sample, int64 (N,).
+        num_outputs: Number of classes C that labels may have.
+
+    Attributes:
+        counts: Samples of each class, (C,).
+        classes: The classes that have samples, (K,), sorted.
+    """
+
+    def __init__(self, labels: Tensor, num_outputs: int) -> None:
+        self._order = labels.argsort(stable=True)  # (N,) rows, class by class
+        self.counts = labels.bincount(minlength=num_outputs)
+        self.classes = self.counts.nonzero().squeeze(1)
+        self._start = self.counts.cumsum(0) - self.counts  # (C,) first place of each class
+        self._float_counts = self.counts.double()
+        self._host_counts, self._host_start = self.counts.tolist(), self._start.tolist()
+
+    def draw(self, label: int, most: int, generator: torch.Generator | None) -> Tensor:
+        """Return the rows of up to `most` different samples of one class, drawn uniformly."""
+        count, start = self._host_counts[label], self._host_start[label]
+        chosen = torch.randperm(count, generator=generator, device=self._order.device)[:most]
+        return self._order[start + chosen]
+
+    def at(self, classes: Tensor, uniform: Tensor) -> Tensor:
+        """Return one row for each of the given classes, which must have samples.
+
+        Args:
+            classes: Labels of any shape.
+            uniform: Float64 numbers in [0, 1) of the same shape; they choose the sample.
+        """
+        # In float64 the product stays below the count for any count under 2**53.
+        within = (uniform * self._float_counts[classes]).long()
+        return self._order[within.add_(self._start[classes])]

@@ -1,4 +1,4 @@
-"""Images that stay in their files and are decoded when they are asked for, ahead if possible."""
+"""Images that stay in their files and are decoded when needed, ahead of time if possible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from gradmix.data.image_folders.decode import THREADS, Failure, ImageFiles
+from gradmix.data.image_folders.decode import THREADS, ImageFiles, UnreadableImage
 from gradmix.errors import CorruptFileError, InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class _Plan:
-    """The batches a DataLoader shall make next; it asks for them as its batch sampler."""
+    """The batch sampler of a DataLoader: the batches to make next."""
 
     def __init__(self) -> None:
         self.batches: Sequence[Tensor] = ()
@@ -31,36 +31,38 @@ class _Plan:
 
 
 class _WholeBatches:
-    """What DataLoader's workers ask for a batch; an error is handed back, not raised there."""
+    """The dataset of a DataLoader; its workers return an error instead of raising it."""
 
     def __init__(self, files: ImageFiles) -> None:
         self._files = files
 
-    def __getitems__(self, rows: list[int]) -> Tensor | Failure:
+    def __getitems__(self, rows: list[int]) -> Tensor | UnreadableImage:
         pixels, failures = self._files.decode_rows(rows)
         return failures[0] if failures else pixels
 
 
 class _Workers:
-    """DataLoaders with running workers, kept for the next use; one for each use at a time."""
+    """DataLoaders whose workers keep running for the next use; one for each concurrent use."""
 
     def __init__(self, files: ImageFiles) -> None:
         self._files = files
         self._idle: dict[int, list[DataLoader[Any]]] = {}
 
-    def batches(self, rows: Sequence[Tensor], workers: int) -> Iterator[Tensor | Failure]:
+    def batches(self, rows: Sequence[Tensor], workers: int) -> Iterator[Tensor | UnreadableImage]:
         idle = self._idle.setdefault(workers, [])
         loader = idle.pop() if idle else self._start(workers)
         cast(_Plan, loader.batch_sampler).batches = rows
         try:
             yield from loader
-        except GeneratorExit:  # left early; what was made ahead is thrown away by the next use
+        except (
+            GeneratorExit
+        ):  # the caller stopped early; the next use discards the batches made ahead
             idle.append(loader)
             raise
-        idle.append(loader)  # but not after an error: then its workers end
+        idle.append(loader)  # not after an error: then its workers end
 
     def close(self) -> None:
-        self._idle.clear()  # a DataLoader without references ends its workers
+        self._idle.clear()  # a DataLoader ends its workers when nothing refers to it
 
     def _start(self, workers: int) -> DataLoader[Any]:
         from torch.utils.data import DataLoader
@@ -71,8 +73,8 @@ class _Workers:
             num_workers=workers,
             collate_fn=_as_it_is,
             persistent_workers=True,
-            pin_memory=torch.cuda.is_available(),  # so that `_finished` need not wait for the copy
-            generator=torch.Generator(),  # its seed is drawn from here, not from the global one
+            pin_memory=torch.cuda.is_available(),  # so that `_finished` does not wait for the copy
+            generator=torch.Generator(),  # draws a seed; else from the global one
         )
 
 
@@ -81,11 +83,11 @@ def _as_it_is(batch: _T) -> _T:
 
 
 class StreamedImages:
-    """What stands in for a uint8 tensor (N, C, H, W) of images that stay in their files.
+    """Images in files, in place of a uint8 tensor (N, C, H, W).
 
-    `x[rows]` with a slice, a mask or indices is again such a stand-in, decoding nothing;
-    `index_select`, `split` and `batches` decode. Stand-ins made of one another share their
-    workers, which run until `close` or until the last of them is gone.
+    `x[rows]` with a slice, a mask or indices selects images without decoding them. `index_select`,
+    `split` and `batches` decode. Selections share the workers of the original. The workers run
+    until `close`, or until the last selection is deleted.
     """
 
     dtype = torch.uint8
@@ -118,11 +120,11 @@ class StreamedImages:
         return self._like(self._rows[rows], self.device)
 
     def to(self, device: torch.device | str) -> StreamedImages:
-        """The same images, decoded to another device."""
+        """Return the same images, decoded to another device."""
         return self._like(self._rows, device)
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:
-        """Decode the images at `index`, with threads; CorruptFileError names a bad file."""
+        """Return the decoded images at `index`; CorruptFileError names an unreadable file."""
         if dim != 0:
             raise InputError(f"dim is {dim}; images can only be selected along dimension 0")
         rows = self._rows[index.cpu()].tolist()
@@ -130,14 +132,19 @@ class StreamedImages:
         return self._finished(failures[0] if failures else pixels)
 
     def split(self, size: int, *, workers: int = 0) -> Iterator[Tensor]:
-        """Decode all images in order, `size` at a time."""
+        """Return an iterator over all images, `size` decoded images at a time."""
         return self.batches(list(torch.arange(len(self)).split(size)), workers=workers)
 
     def batches(self, indices: Sequence[Tensor], *, workers: int) -> Iterator[Tensor]:
-        """Decode one batch after another, ahead of their use, by `workers` processes.
+        """Return an iterator over decoded batches.
 
-        With 0 workers each batch is decoded when it is asked for. CorruptFileError names a bad
-        file. The workers stay for the next call.
+        Args:
+            indices: The images of each batch.
+            workers: Processes that decode ahead and stay for the next call. With 0, a batch is
+                decoded when it is requested.
+
+        Raises:
+            CorruptFileError: A file cannot be read.
         """
         if workers == 0:
             yield from (self.index_select(0, index) for index in indices)
@@ -147,13 +154,13 @@ class StreamedImages:
             yield self._finished(batch)
 
     def close(self) -> None:
-        """End the workers; they start again when needed."""
+        """End the workers; they restart when needed."""
         self._workers.close()
 
     def _like(self, rows: Tensor, device: torch.device | str) -> StreamedImages:
         return StreamedImages(self.files, rows, device=device, _workers=self._workers)
 
-    def _finished(self, batch: Tensor | Failure) -> Tensor:
-        if isinstance(batch, Failure):
+    def _finished(self, batch: Tensor | UnreadableImage) -> Tensor:
+        if isinstance(batch, UnreadableImage):
             raise CorruptFileError(batch.message)
         return batch.to(self.device, non_blocking=True)

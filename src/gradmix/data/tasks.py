@@ -1,6 +1,6 @@
-"""Cutting a data set into tasks: which classes arrive when, and under which labels.
+"""Splits of a data set into tasks: which classes arrive when, and under which labels.
 
-Everywhere past this file, label k means the k-th class to arrive.
+From here on, label k means the k-th class to arrive.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradmix.data.arrays import MOST_CLASSES, plain_tensor
 from gradmix.data.datasets import DataSet, channel_statistics, check_samples, check_statistics
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.types import Samples, Task
@@ -22,10 +23,10 @@ from gradmix.types import Samples, Task
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """Tasks in order of arrival, numbered from 1, and what their labels mean.
+    """Tasks in order of arrival, numbered from 1, and the meaning of their labels.
 
-    Labels run by arrival: label k is the k-th class to arrive, called `class_names[k]`, and was
-    label `class_order[k]` of the data set.
+    Label k is the k-th class to arrive. Its name is `class_names[k]`, and its label in the data
+    set was `class_order[k]`.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Benchmark:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes of all tasks together."""
+        """Number of classes in all tasks."""
         return len(self.class_order)
 
 
@@ -48,11 +49,24 @@ def split_into_tasks(
     *,
     evaluate_on: Literal["test", "validation"] = "test",
 ) -> Benchmark:
-    """Cut a data set into tasks of classes that arrive together.
+    """Return a data set split into tasks of classes that arrive together.
 
-    `increments` is the number of classes per task, one for all or a list; `class_order` is
-    read by `resolve_class_order`. With `evaluate_on="validation"` the samples that
-    `DataSet.hold_out` took stand in for the test samples. Samples keep their order.
+    Samples keep their order within a task.
+
+    Args:
+        data: The data set.
+        increments: Classes per task: one number for all tasks, or one per task.
+        class_order: The order in which classes arrive; see `resolve_class_order`.
+        evaluate_on: "validation" evaluates on the samples that `DataSet.hold_out` set aside.
+
+    Raises:
+        InputError: The increments or the order do not fit the classes, or a class has no samples.
+
+    Example:
+        >>> from gradmix.data import digits
+        >>> benchmark = split_into_tasks(digits(), 2, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])
+        >>> len(benchmark.tasks), benchmark.class_names[:2], benchmark.tasks[1].classes
+        (5, ('9', '8'), (2, 3))
     """
     order = resolve_class_order(class_order, len(data.class_names))
     sizes = _task_sizes(increments, len(order))
@@ -80,17 +94,25 @@ def benchmark_from_tasks(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Benchmark:
-    """Make a benchmark of your own (train, test) samples per task.
+    """Return a benchmark from (train, test) samples of each task.
 
-    Labels must run by arrival: the first task holds classes 0 to k-1, the next go on from k.
-    Without `mean` and `std` those of all training samples are taken.
+    Args:
+        name: Name of the benchmark.
+        tasks: A pair of Samples per task. Labels follow the arrival of classes: the first task
+            has classes 0 to k-1, the second starts at k.
+        class_names: One name per class. Default: "0", "1", ….
+        mean: Per channel or column. Default: computed from all training samples.
+        std: The standard deviation, like `mean`.
+
+    Raises:
+        InputError: Samples or labels do not have this form.
     """
-    if not tasks:
-        raise InputError("tasks is empty; a benchmark needs at least one task")
+    if not isinstance(tasks, (list, tuple)) or not tasks:
+        raise InputError(f"tasks is {tasks!r}; it must be a list with at least one task")
     made: list[Task] = []
-    for number, (train, test) in enumerate(tasks, start=1):
+    for number, task in enumerate(tasks, start=1):
         seen = made[-1].classes[-1] + 1 if made else 0
-        made.append(_own_task(number, train, test, seen))
+        made.append(_own_task(number, *_pair(task, f"tasks[{number - 1}]"), seen))
     _check_alike(made)
     num_classes = made[-1].classes[-1] + 1
     names = tuple(map(str, range(num_classes)) if class_names is None else class_names)
@@ -103,8 +125,17 @@ def benchmark_from_tasks(
 def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Return the original label of each arriving class.
 
-    "natural" is 0, 1, 2, ...; "seed:1993" is the field's convention, NumPy's legacy
-    `RandomState(1993).permutation(num_classes)`; else a permutation of the labels.
+    Args:
+        class_order: "natural" (0, 1, 2, …), a permutation of the labels, or "seed:1993". The seed
+            is the convention of the field: NumPy's `RandomState(1993).permutation(num_classes)`.
+        num_classes: Number of classes.
+
+    Raises:
+        InputError: It is not a permutation of all labels.
+
+    Example:
+        >>> resolve_class_order("seed:1993", 5)
+        (0, 2, 3, 4, 1)
     """
     if isinstance(class_order, str):
         return _named_order(class_order, num_classes)
@@ -127,7 +158,7 @@ def _named_order(name: str, num_classes: int) -> tuple[int, ...]:
     kind, _, seed = name.partition(":")
     if kind != "seed":
         raise UnknownNameError("class order", name, ["natural", "seed:1993"])
-    if not (seed.isascii() and seed.isdigit() and int(seed) < 2**32):
+    if not (seed.isascii() and seed.isdigit() and len(seed) <= 10 and int(seed) < 2**32):
         raise InputError(f"class_order is {name!r}; the seed must be an integer below 2**32")
     return tuple(np.random.RandomState(int(seed)).permutation(num_classes).tolist())
 
@@ -167,7 +198,8 @@ def _equal_sizes(size: int, num_classes: int) -> tuple[int, ...]:
 
 def _integers(name: str, values: object) -> tuple[int, ...]:
     """Return a sequence, array or tensor of whole numbers as a tuple."""
-    listed = values.tolist() if isinstance(values, (np.ndarray, Tensor)) else values
+    listed: object = plain_tensor(values, name) if isinstance(values, Tensor) else values
+    listed = listed.tolist() if isinstance(listed, (np.ndarray, Tensor)) else listed
     if not isinstance(listed, Sequence) or not all(map(_is_integer, listed)):
         raise InputError(f"{name} is {values!r}; it must be integers")
     return tuple(int(value) for value in listed)
@@ -206,25 +238,33 @@ def _check_every_task_tests(tasks: Iterable[Task]) -> None:
     for task in tasks:
         if len(task.test.y) == 0:
             raise InputError(
-                f"task {task.number} (classes {list(task.classes)}) has nothing to be evaluated "
-                "on; every task needs test samples"
+                f"task {task.number} (classes {list(task.classes)}) has no samples to evaluate on; "
+                "every task needs test samples"
             )
         missing = sorted(set(task.classes) - set(task.test.y.unique().tolist()))
         if missing:
             raise InputError(
-                f"task {task.number} has nothing to evaluate its classes {missing} on; every class "
-                "needs test samples, or validation samples if these are evaluated on"
+                f"task {task.number} has no samples to evaluate classes {missing} on; every class "
+                "needs test samples, or validation samples with evaluate_on='validation'"
             )
 
 
+def _pair(task: object, where: str) -> tuple[Samples, Samples]:
+    """Return the training and test samples of a caller's task."""
+    if isinstance(task, (tuple, list)) and len(task) == 2:
+        train, test = task
+        if all(isinstance(part, (tuple, list)) and len(part) == 2 for part in (train, test)):
+            return Samples(*train), Samples(*test)
+    raise InputError(f"{where} must be a pair of Samples(x, y): training and test samples")
+
+
 def _own_task(number: int, train: Samples, test: Samples, seen: int) -> Task:
-    """Check one task of a user's own; `seen` classes came before."""
+    """Return a checked task of a caller; `seen` classes arrived before."""
     where = f"tasks[{number - 1}]"
-    if len(train.y) == 0 or len(test.y) == 0:
-        part = "training" if len(train.y) == 0 else "test"
-        raise InputError(f"{where} has no {part} samples: an empty task")
-    bound = int(train.y.long().max()) + 1
-    check_samples(train, bound, f"{where} train.x", f"{where} train.y")
+    for part, samples in (("train", train), ("test", test)):
+        check_samples(samples, MOST_CLASSES, f"{where} {part}.x", f"{where} {part}.y")
+        if len(samples.y) == 0:
+            raise InputError(f"{where} has no {part} samples; a task must not be empty")
     classes = tuple(sorted(set(train.y.tolist())))
     repeated = [label for label in classes if label < seen]
     if repeated:
@@ -237,7 +277,6 @@ def _own_task(number: int, train: Samples, test: Samples, seen: int) -> Task:
     strangers = sorted(set(test.y.tolist()) - set(classes))
     if strangers:
         raise InputError(f"{where} tests on {strangers}, which are not among its {list(classes)}")
-    check_samples(test, bound, f"{where} test.x", f"{where} test.y")
     return Task(number, classes, *(Samples(x, y.long()) for x, y in (train, test)))
 
 
@@ -249,7 +288,7 @@ def _check_alike(tasks: Sequence[Task]) -> None:
                 raise InputError(
                     f"tasks[{task.number - 1}] holds {x.dtype} samples of shape "
                     f"{tuple(x.shape[1:])}; the first task has {first.dtype} "
-                    f"{tuple(first.shape[1:])}, and all must be alike"
+                    f"{tuple(first.shape[1:])}; all must have the same form"
                 )
 
 

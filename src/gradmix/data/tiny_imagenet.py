@@ -1,7 +1,7 @@
-"""Tiny ImageNet from its official zip, or from the folder it unpacks to.
+"""Tiny ImageNet from its official zip file, or from its unpacked folder.
 
-The classes stand in the order of wnids.txt, which is not that of their names. The official test
-images have no labels, so the validation images are the test set, in the order of their list.
+Classes are in the order of wnids.txt, which is not alphabetical. The official test images have no
+labels. The validation images are therefore the test set, in the order of val_annotations.txt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradmix.data.datasets import DataSet
 from gradmix.data.image_folders.decode import ImageFiles
-from gradmix.data.image_folders.source import FileTree
+from gradmix.data.image_folders.source import FileSource
 from gradmix.data.locate import TINY_IMAGENET, locate_archive
 from gradmix.errors import CorruptFileError
 from gradmix.types import Samples
@@ -26,9 +26,9 @@ _STD = (0.2770, 0.2691, 0.2821)
 
 
 def tiny_imagenet_200() -> DataSet:
-    """Load Tiny ImageNet, 100,000 + 10,000 photos of 64x64 in 200 classes.
+    """Return Tiny ImageNet: 100,000 + 10,000 photos of 64x64 in 200 classes, 1.4 GB of memory.
 
-    See `gradmix.data.locate` for where from. It takes 1.4 GB of memory.
+    `gradmix.data.locate` finds it.
     """
     path = locate_archive(TINY_IMAGENET)
     return read_tiny_imagenet(path, num_classes=200, train_per_class=500, num_test=10_000)
@@ -37,40 +37,43 @@ def tiny_imagenet_200() -> DataSet:
 def read_tiny_imagenet(
     path: str | Path, *, num_classes: int, train_per_class: int, num_test: int
 ) -> DataSet:
-    """Read the zip or the unpacked folder; CorruptFileError names what is not as it should be.
+    """Return the data set in a zip file or unpacked folder.
 
-    Classes are called by the first of their names in words.txt, or by their wnid without it.
+    The name of a class is its first name in words.txt, or its wnid if there is none.
+
+    Raises:
+        CorruptFileError: A file or an image is missing or damaged; the message names it.
     """
     path = Path(path)
-    tree = FileTree(path) if path.is_dir() else FileTree(path, TINY_IMAGENET.folder)
-    images = _images_by_folder(tree.names())
-    wnids = _wnids(tree, num_classes)
-    train = [_training_images(tree, images, wnid, train_per_class) for wnid in wnids]
-    test, labels = _test_images(tree, images, wnids, num_test)
+    source = FileSource(path) if path.is_dir() else FileSource(path, TINY_IMAGENET.folder)
+    images = _images_by_folder(source.names())
+    wnids = _wnids(source, num_classes)
+    train = [_training_images(source, images, wnid, train_per_class) for wnid in wnids]
+    test, labels = _test_images(source, images, wnids, num_test)
     y = torch.arange(num_classes).repeat_interleave(train_per_class)
     return DataSet(
         name=TINY_IMAGENET.name,
-        train=Samples(_pixels(tree, [name for one in train for name in one]), y),
-        test=Samples(_pixels(tree, test), torch.tensor(labels)),
-        class_names=_class_names(tree, wnids),
+        train=Samples(_pixels(source, [name for one in train for name in one]), y),
+        test=Samples(_pixels(source, test), torch.tensor(labels)),
+        class_names=_class_names(source, wnids),
         mean=tuple(value * 255 for value in _MEAN),
         std=tuple(value * 255 for value in _STD),
     )
 
 
-def _lines(tree: FileTree, name: str) -> list[str]:
+def _lines(source: FileSource, name: str) -> list[str]:
     try:
-        text = tree.read(name).decode("utf-8", errors="replace")
+        text = source.read(name).decode("utf-8", errors="replace")
     except (KeyError, OSError, BadZipFile) as error:
-        raise CorruptFileError(f"{tree.describe(name)}: cannot be read: {error}") from error
+        raise CorruptFileError(f"{source.path_of(name)}: cannot be read: {error}") from error
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _wnids(tree: FileTree, num_classes: int) -> list[str]:
-    wnids = [line.strip() for line in _lines(tree, "wnids.txt")]
+def _wnids(source: FileSource, num_classes: int) -> list[str]:
+    wnids = [line.strip() for line in _lines(source, "wnids.txt")]
     if len(set(wnids)) != num_classes or len(wnids) != num_classes:
         raise CorruptFileError(
-            f"{tree.describe('wnids.txt')}: lists {len(wnids)} classes, {len(set(wnids))} of them "
+            f"{source.path_of('wnids.txt')}: lists {len(wnids)} classes, {len(set(wnids))} of them "
             f"different, and should list {num_classes}"
         )
     return wnids
@@ -85,50 +88,50 @@ def _images_by_folder(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _training_images(
-    tree: FileTree, images: Mapping[str, list[str]], wnid: str, count: int
+    source: FileSource, images: Mapping[str, list[str]], wnid: str, count: int
 ) -> list[str]:
     folder = f"train/{wnid}/images"
     found = images.get(folder, [])
     if len(found) != count:
         raise CorruptFileError(
-            f"{tree.describe(folder)}: has {len(found)} images and should have {count}"
+            f"{source.path_of(folder)}: has {len(found)} images and should have {count}"
         )
     return found
 
 
 def _test_images(
-    tree: FileTree, images: Mapping[str, list[str]], wnids: Sequence[str], count: int
+    source: FileSource, images: Mapping[str, list[str]], wnids: Sequence[str], count: int
 ) -> tuple[list[str], list[int]]:
-    """The validation images and their labels, in the order of val_annotations.txt."""
-    where = tree.describe("val/val_annotations.txt")
+    """Return the validation images and their labels, in the order of val_annotations.txt."""
+    where = source.path_of("val/val_annotations.txt")
     present = set(images.get("val/images", []))
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
     labels: dict[str, int] = {}
-    for number, line in enumerate(_lines(tree, "val/val_annotations.txt"), start=1):
+    for number, line in enumerate(_lines(source, "val/val_annotations.txt"), start=1):
         file, wnid = (*line.split("\t"), "")[:2]
         name = f"val/images/{file}"
         if wnid not in label_of:
             raise CorruptFileError(f"{where}: line {number} has class {wnid!r}, not in wnids.txt")
         if name not in present or name in labels:
             wrong = "listed twice" if name in labels else "missing"
-            raise CorruptFileError(f"{tree.describe(name)}: {wrong}, by line {number} of {where}")
+            raise CorruptFileError(f"{source.path_of(name)}: {wrong}, by line {number} of {where}")
         labels[name] = label_of[wnid]
     if len(labels) != count:
         raise CorruptFileError(f"{where}: lists {len(labels)} images and should list {count}")
     return list(labels), list(labels.values())
 
 
-def _class_names(tree: FileTree, wnids: Sequence[str]) -> tuple[str, ...]:
+def _class_names(source: FileSource, wnids: Sequence[str]) -> tuple[str, ...]:
     try:
-        lines = [line.partition("\t") for line in _lines(tree, "words.txt")]
+        lines = [line.partition("\t") for line in _lines(source, "words.txt")]
     except CorruptFileError:
         return tuple(wnids)
     words = {wnid: words.split(",")[0].strip() for wnid, _, words in lines}
     return tuple(words.get(wnid) or wnid for wnid in wnids)
 
 
-def _pixels(tree: FileTree, names: Sequence[str]) -> Tensor:
-    pixels, failures = ImageFiles(tree, names, (3, _SIDE, _SIDE)).decode_all()
+def _pixels(source: FileSource, names: Sequence[str]) -> Tensor:
+    pixels, failures = ImageFiles(source, names, (3, _SIDE, _SIDE)).decode_all()
     if failures:
         raise CorruptFileError(
             f"{failures[0].message} ({len(failures)} of {len(names)} images cannot be read)"

@@ -1,4 +1,4 @@
-"""The items of any PyTorch dataset, (image, label), as one tensor of bytes."""
+"""The (image, label) items of any PyTorch dataset as one tensor of bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gradmix.data.arrays import CHANNELS, plain_tensor
 from gradmix.data.image_folders.decode import channels_first, convert, is_grey
 from gradmix.errors import InputError
 
-_CHANNELS = (1, 3, 4)
-_ROUNDING = 1e-3  # how far floats of bytes, times 255, may be from whole numbers
-_ROUNDING_OF_HALF = 0.07  # the same of float16: half of its last digit below 1, times 255
+_ROUNDING = 1e-3  # largest distance of 255 · float from a whole number
+_ROUNDING_OF_HALF = 0.07  # for float16: half of its last digit below 1, times 255
 
 
 def own_class_names(dataset: object) -> Sequence[str] | None:
-    """Return the names a dataset of torchvision's kind has in `classes`, else None."""
+    """Return the class names in `classes`, where torchvision's datasets have them, or None."""
     classes = getattr(dataset, "classes", None)
     if isinstance(classes, (list, tuple)) and all(isinstance(item, str) for item in classes):
         return classes
@@ -30,8 +30,8 @@ def read_items(dataset: Any, where: str) -> tuple[Tensor, list[int]]:
     """Return all images as one uint8 tensor (or float rows) and their labels."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InputError(
-            f"{where} is a {type(dataset).__name__}; it must be a map-style dataset, which has "
-            "a length and gives the item of an index"
+            f"{where} is a {type(dataset).__name__}; it must be a map-style dataset, with a length "
+            "and items by index"
         )
     images: list[Tensor] = []
     labels: list[int] = []
@@ -40,7 +40,7 @@ def read_items(dataset: Any, where: str) -> tuple[Tensor, list[int]]:
         if images and (image.shape, image.dtype) != (images[0].shape, images[0].dtype):
             raise InputError(
                 f"{where}[{index}] is {image.dtype} of shape {tuple(image.shape)} and {where}[0] "
-                f"{images[0].dtype} of {tuple(images[0].shape)}; all must be alike"
+                f"{images[0].dtype} of {tuple(images[0].shape)}; all must have the same form"
             )
         images.append(image)
         labels.append(label)
@@ -53,7 +53,9 @@ def _item(item: Any, where: str) -> tuple[Tensor, int]:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise InputError(f"{where} is a {type(item).__name__}; it must be a pair (image, label)")
     image, label = item
-    if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
+    if isinstance(label, Tensor):
+        label = plain_tensor(label, f"the label of {where}").numpy()
+    if isinstance(label, np.ndarray) and label.ndim == 0:
         label = label.item()
     if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
         raise InputError(f"{where} has the label {label!r}; it must be an integer")
@@ -61,12 +63,11 @@ def _item(item: Any, where: str) -> tuple[Tensor, int]:
 
 
 def _one_image(image: Any, where: str) -> Tensor:
-    """A tensor (C, H, W) of an image as it came, or (d,) of a row."""
+    """Return an image as a tensor (C, H, W), or a row as (d,), with its own type."""
     if isinstance(image, Tensor):
-        pixels = image.detach().cpu()
+        pixels = plain_tensor(image, where)
     elif isinstance(image, np.ndarray):
-        array = np.array(image)  # a copy, writable and with native strides
-        pixels = torch.from_numpy(array.transpose(2, 0, 1) if array.ndim == 3 else array)
+        pixels = _array_pixels(image, where)
     elif hasattr(image, "mode") and hasattr(image, "convert"):  # a Pillow image
         pixels = torch.from_numpy(_pillow_pixels(image, where))
     else:
@@ -75,12 +76,19 @@ def _one_image(image: Any, where: str) -> Tensor:
             "array or a Pillow image"
         )
     pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels
-    if pixels.ndim != 1 and (pixels.ndim != 3 or pixels.shape[0] not in _CHANNELS):
+    if pixels.ndim != 1 and (pixels.ndim != 3 or pixels.shape[0] not in CHANNELS):
         raise InputError(
             f"{where} has an image of shape {tuple(image.shape)}; tensors must be (C, H, W) and "
             "arrays (H, W, C), both with 1, 3 or 4 channels, or (H, W)"
         )
     return pixels
+
+
+def _array_pixels(image: npt.NDArray[Any], where: str) -> Tensor:
+    if image.dtype.kind not in "iufb" or image.dtype == np.longdouble:
+        raise InputError(f"{where} has an image of {image.dtype}; it must be uint8")
+    array = np.array(image, dtype=image.dtype.newbyteorder("="))  # a copy with native strides
+    return torch.from_numpy(array.transpose(2, 0, 1) if array.ndim == 3 else array)
 
 
 def _pillow_pixels(image: Any, where: str) -> npt.NDArray[np.uint8]:
@@ -91,7 +99,11 @@ def _pillow_pixels(image: Any, where: str) -> npt.NDArray[np.uint8]:
 
 
 def bytes_of(pixels: Tensor, where: str) -> Tensor:
-    """Bytes as they are, floats that are bytes divided by 255 as these, rows as they are."""
+    """Return bytes: unchanged, or from floats that are bytes divided by 255; rows stay floats.
+
+    Raises:
+        InputError: Floats are not bytes divided by 255, or pixels have another type.
+    """
     if pixels.dtype == torch.uint8 or (pixels.ndim == 1 and pixels.is_floating_point()):
         return pixels
     if not pixels.is_floating_point():

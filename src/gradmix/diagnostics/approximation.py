@@ -1,4 +1,4 @@
-"""What the criterion's approximation costs: errors of scores, and of the pairs chosen by them."""
+"""Accuracy of the criterion's approximation: errors of its scores and of the pairs it chooses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from gradmix.diagnostics.inputs import Pair
 from gradmix.diagnostics.pairs import class_pair_scores
 
-CURVE = tuple(k / 10 for k in range(11))  # ratios of a curve from 0 to 1
-CENTRES = tuple((k + 0.5) / 8 for k in range(8))  # ratios that stand for λ uniform in 0 to 1
+CURVE = tuple(k / 10 for k in range(11))  # mixing ratios of a curve
+CENTRES = tuple((k + 0.5) / 8 for k in range(8))  # mixing ratios that represent a uniform λ
 
 
 class ApproximationError(NamedTuple):
-    """Root mean squared errors of approximated scores, for every λ and for λ uniform in 0 to 1.
+    """Root mean squared errors of approximated scores, for every λ and for a uniform λ.
 
-    Of pairs of samples, and of pairs of classes, whose scores are means over such pairs.
+    The score of a pair of classes is the mean over its pairs of samples.
     """
 
     lambdas: tuple[float, ...]
@@ -30,12 +30,12 @@ class ApproximationError(NamedTuple):
 
 
 class PairAgreement(NamedTuple):
-    """How the pairs chosen by approximated scores compare with those chosen by true ones."""
+    """How pairs chosen by approximated scores agree with pairs chosen by true scores."""
 
-    precision: float  # share of the pairs that would be mixed that truly should be
-    recall: float  # share of the pairs that should be mixed that would be
-    optimal: float  # share of classes whose partner in S* is the same
-    negative: float  # share of class pairs on whose being in S⁻ both agree
+    precision: float  # share of the mixed pairs that should be mixed
+    recall: float  # share of the pairs that should be mixed that are mixed
+    optimal: float  # share of classes with the same partner in S*
+    negative: float  # share of class pairs on whose membership in S⁻ both agree
 
 
 def approximation_error(
@@ -44,29 +44,41 @@ def approximation_error(
     current: Pair,
     *,
     lambdas: Sequence[float] = CURVE,
-    exemplars_per_class: int = 32,
+    criterion_exemplars: int = 32,
     rows: int | None = None,
     average: str = "sample",
     head: nn.Linear | None = None,
     generator: torch.Generator | None = None,
 ) -> ApproximationError:
-    """RMSE between approximated and true ⟨ḡ_buf, g̃_ij⟩ of mixed samples, against λ.
+    """Return the RMSE between approximated and true ⟨ḡ_buf, g̃_ij⟩ of mixed samples, against λ.
 
-    Approximated is the criterion's score, from the embeddings and logits of the two samples
-    (Eq. 7); true the one with the last layer's gradient at the really mixed input. At λ = 0 and 1
-    the mix is a sample itself and the error is 0. The means are the areas under the curves over
-    `lambdas`, drawn with straight lines and from 0 at 0 to 0 at 1: errors for λ uniform.
+    The approximated score comes from the embeddings and logits of the two samples (Eq. 7). The
+    true score uses the last layer's gradient at the mixed input. At λ = 0 and 1 the mix is one of
+    the samples, so the error is 0. The means are the areas under the piecewise linear curves over
+    `lambdas` with 0 at both ends: the errors for a uniform λ.
 
-    Pairs are those of the criterion: of every class up to `exemplars_per_class` samples are drawn
-    and paired one to one, for all ordered pairs of classes. That is K² · `exemplars_per_class`
-    mixed inputs for each λ; `rows` draws so many classes as first of the pair instead of all K.
+    Args:
+        model: A classifier.
+        memory: Inputs and labels of the exemplars.
+        current: Inputs and labels of current samples.
+        lambdas: Mixing ratios.
+        criterion_exemplars: Samples drawn of every class. They are paired one to one, as by the
+            criterion, for all ordered pairs of the K classes: K² · `criterion_exemplars` mixed
+            inputs for each λ.
+        rows: Number of classes drawn as first of a pair. Default: all K.
+        average: Mean gradient of the memory over `sample`s or over `class`es.
+        head: The last layer. Default: the last `nn.Linear`.
+        generator: Default: PyTorch's global generator.
+
+    Raises:
+        InputError: An argument is invalid.
     """
     scores = class_pair_scores(
         model,
         memory,
         current,
         lambdas=lambdas,
-        exemplars_per_class=exemplars_per_class,
+        criterion_exemplars=criterion_exemplars,
         rows=rows,
         average=average,
         head=head,
@@ -89,32 +101,32 @@ def pair_agreement(
     current: Pair,
     *,
     lambdas: Sequence[float] = CENTRES,
-    exemplars_per_class: int = 32,
+    criterion_exemplars: int = 32,
     rows: int | None = None,
     average: str = "sample",
     head: nn.Linear | None = None,
     generator: torch.Generator | None = None,
 ) -> PairAgreement:
-    """Precision and recall of the pairs that selective mixup mixes, by approximated gradients.
+    """Return precision and recall of the pairs that selective mixup chooses.
 
-    By one set of scores, Algorithm 1 mixes the class pairs (a, b) that are not in S⁻, which stay
-    as drawn, and those in S*, which replace the others (steps 16 to 19). Call the set of both A.
-    With A by approximated scores and A_true by true ones (see `approximation_error`),
+    Algorithm 1 mixes the class pairs (a, b) outside S⁻, which stay as drawn, and the pairs in S*,
+    which replace the others (steps 16 to 19). Let A be the set of both. With A from approximated
+    scores and A_true from true scores (see `approximation_error`),
 
         precision = |A ∩ A_true| / |A|        recall = |A ∩ A_true| / |A_true|,
 
-    counted over all ordered class pairs and all `lambdas` together. The two sets need not be of one
-    size, so precision and recall may differ. S* alone always has one pair for each class,
-    so that its precision is its recall: it is `optimal`. See docs/analysis.md for the choice.
+    over all ordered class pairs and all `lambdas` together. The two sets can differ in size, so
+    precision and recall can differ. S* has exactly one pair for each class, so its precision
+    equals its recall: `optimal`. docs/diagnostics.md explains this choice.
 
-    Pairs of samples and `rows` are as in `approximation_error`.
+    The arguments are those of `approximation_error`.
     """
     scores = class_pair_scores(
         model,
         memory,
         current,
         lambdas=lambdas,
-        exemplars_per_class=exemplars_per_class,
+        criterion_exemplars=criterion_exemplars,
         rows=rows,
         average=average,
         head=head,
@@ -132,21 +144,21 @@ def pair_agreement(
 
 
 def _rmse(one: Tensor, other: Tensor) -> list[float]:
-    """Over all but the first dimension."""
+    """Return the RMSE over all dimensions except the first."""
     squares = (one.double() - other.double()).square().flatten(1)
     errors: list[float] = squares.mean(dim=1).sqrt().tolist()
     return errors
 
 
 def _area(lambdas: Sequence[float], errors: Sequence[float]) -> float:
-    """Under the straight lines through the points, with 0 at both ends."""
+    """Return the area under the piecewise linear curve with 0 at both ends."""
     points = sorted({0.0: 0.0, 1.0: 0.0, **dict(zip(lambdas, errors, strict=True))}.items())
     at, error = np.array(points).T
     return float(((error[1:] + error[:-1]) / 2) @ np.diff(at))
 
 
 def _mixed(scores: Tensor) -> Tensor:
-    """Class pairs that are not in S⁻ or are in S*, as (L, R, K)."""
+    """Return which class pairs are outside S⁻ or in S*, (L, R, K)."""
     best = scores.argmax(dim=2, keepdim=True)
     return (scores >= 0).scatter(2, best, True)
 

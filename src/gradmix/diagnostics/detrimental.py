@@ -1,4 +1,4 @@
-"""How many randomly mixed samples harm the memory more than the samples they are made of."""
+"""The share of randomly mixed samples that harm the memory more than the originals."""
 
 from __future__ import annotations
 
@@ -29,21 +29,32 @@ def detrimental_rate(
     head: nn.Linear | None = None,
     generator: torch.Generator | None = None,
 ) -> float:
-    """The share of mixed samples that, by Theorem 1, cause more forgetting than the original.
+    """Return the share of mixed samples that cause more forgetting than the original.
 
-    A sample d_i mixed with d_j counts if training on the mix d̃_ij = λ d_i + (1−λ) d_j leaves the
-    memory a higher loss than training on d_i alone:
+    By Theorem 1, a mix d̃_ij = λ d_i + (1−λ) d_j is detrimental if training on it leaves the memory
+    a higher loss than training on d_i alone:
 
         Σ_y ⟨∇ℓ(G_y), ∇ℓ(d_i) − ∇ℓ(d̃_ij)⟩ > 0,
 
-    G_y being the memory's samples of class y. Inputs are really mixed. Gradients are of all
-    trainable parameters, or of the last layer alone with `whole_network=False`.
+    where G_y are the memory's samples of class y. Batches and partners are drawn as by ER with
+    Mixup.
 
-    Samples and partners are those of ER with Mixup: batches of `batch_size` current and
-    `replay_batch_size` remembered samples (fewer if there are fewer), shuffled. λ ~ Beta(α, α) is
-    drawn for each row, not each batch, which gives the same rate with less noise; `lam` fixes it.
-    `average="sample"` sums over the memory's samples instead, which differs where classes have
-    unequal numbers of exemplars.
+    Args:
+        model: A classifier.
+        memory: Inputs and labels of the exemplars.
+        current: Inputs and labels of current samples.
+        whole_network: Use gradients of all trainable parameters, or only of the last layer.
+        alpha: λ ~ Beta(α, α), drawn for each row, which has less noise than one λ per batch.
+        lam: A fixed λ.
+        batches: Number of batches.
+        batch_size: Current samples per batch, or all if there are fewer.
+        replay_batch_size: Exemplars per batch, or all if there are fewer.
+        average: Mean gradient of the memory over `class`es or over `sample`s.
+        head: The last layer. Default: the last `nn.Linear`.
+        generator: Default: PyTorch's global generator.
+
+    Raises:
+        InputError: An argument is invalid.
     """
     given = check(model, memory, current, average, head)
     for name, value in (
@@ -77,7 +88,7 @@ def detrimental_rate(
 def _draw_batch(
     given: Given, batch_size: int, replay_batch_size: int, generator: torch.Generator | None
 ) -> Samples:
-    """B1 ∪ B2, each without replacement."""
+    """Draw B1 ∪ B2, each without replacement."""
     parts = []
     for samples, size in ((given.current, batch_size), (given.memory, replay_batch_size)):
         order = torch.randperm(len(samples.y), generator=generator, device=samples.y.device)
@@ -88,7 +99,7 @@ def _draw_batch(
 def _draw_ratios(
     number: int, alpha: float, lam: float | None, generator: torch.Generator | None
 ) -> Tensor:
-    """λ of every row, (N,)."""
+    """Draw λ for every row, (N,)."""
     if lam is not None:
         return torch.full((number,), lam, dtype=torch.float64)
     device = "cpu" if generator is None else generator.device

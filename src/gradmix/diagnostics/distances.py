@@ -1,4 +1,4 @@
-"""How alike the gradients of a class are: cosine distances within and between classes."""
+"""Cosine distances between the gradients of samples, within and between classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradmix.criterion import Exemplars, embed, find_head
 from gradmix.diagnostics.inputs import Pair, check_samples
 from gradmix.errors import InputError
 
-BLOCK = 1024  # samples compared with all others at once
+BLOCK = 1024  # samples per block of the distance matrix
 
 
 class ClassDistances(NamedTuple):
@@ -24,12 +24,19 @@ class ClassDistances(NamedTuple):
 def class_distances(
     model: nn.Module, samples: Pair, *, head: nn.Linear | None = None
 ) -> ClassDistances:
-    """Mean cosine distance 1 − cos(g_i, g_j) of the samples' last-layer gradients.
+    """Return the mean cosine distance 1 − cos(g_i, g_j) of last-layer gradients.
 
-    No gradient is built: g = δ ⊗ (X, 1) with δ = softmax(z) − y, so the cosine of two is that of
-    their δ times that of their (X, 1), or of X alone without bias. It depends on directions
-    only, so samples that are learned to the last bit, whose gradient has vanished, count as any
-    other. (Without bias an embedding of zeros has no direction: its distance to all is 1.)
+    With g = δ ⊗ (X, 1) and δ = softmax(z) − y, cos(g_i, g_j) is the cosine of the δ times the
+    cosine of the (X, 1), so no gradient is computed. Only directions matter: samples whose gradient
+    has vanished count as well. Without bias, an embedding of zeros has distance 1 to all.
+
+    Args:
+        model: A classifier.
+        samples: Inputs and labels with two classes and two samples of one of them.
+        head: The last layer. Default: the last `nn.Linear`.
+
+    Raises:
+        InputError: An argument is invalid.
     """
     head = find_head(model) if head is None else head
     x, y = check_samples("samples", samples, head)
@@ -52,7 +59,7 @@ def class_distances(
         distances = 1 - (errors[rows] @ errors.T) * (embeddings[rows] @ embeddings.T)
         same = y[rows, None] == y
         between += float(distances[~same].sum())
-        distances[torch.arange(len(rows), device=y.device), rows] = 0  # of a sample to itself
+        distances[torch.arange(len(rows), device=y.device), rows] = 0  # distance to itself
         within += float(distances[same].sum())
     pairs_within = int((counts * (counts - 1)).sum())
     pairs_between = len(y) ** 2 - int(counts.square().sum())
@@ -60,10 +67,10 @@ def class_distances(
 
 
 def _error_directions(seen: Exemplars) -> Tensor:
-    """softmax(z) − y, normalised, (n, C) in float64.
+    """Return softmax(z) − y, normalised, (n, C) in float64.
 
-    Without its own class a sample's softmax is that of the other logits up to a factor, and the
-    own entry is minus their sum: so nothing cancels or underflows, however sure the network is.
+    Up to a factor, the entries of other classes are the softmax of their logits, and the entry of
+    the own class is minus their sum. This form neither cancels nor underflows.
     """
     own = seen.labels[:, None]
     others = seen.logits.double().scatter(1, own, -torch.inf).softmax(dim=1)

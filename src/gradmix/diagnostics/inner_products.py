@@ -1,12 +1,11 @@
-"""⟨ḡ_buf, g⟩: how much a step along a sample's gradient lowers the memory's loss.
+"""Inner products ⟨ḡ_buf, g⟩: how much a step along g lowers the memory's loss.
 
-By Eq. 1 a step of size η along the gradient g of a sample changes the memory's mean loss by
-−η ⟨ḡ_buf, g⟩, so every analysis is a statement about these inner products. No gradient of a
-sample is ever built:
+By Eq. 1, a step of size η along the gradient g of a sample changes the memory's mean loss by
+−η ⟨ḡ_buf, g⟩. All diagnostics use these inner products. No gradient of a single sample is computed:
 
-- of the whole network, ⟨ḡ_buf, g_i⟩ is the derivative of the loss of sample i in the direction
-  ḡ_buf of the parameters: one forward-mode pass gives it for a whole batch;
-- of the last layer it is the closed form δ_i · s_i of `gradmix.criterion`.
+- whole network: ⟨ḡ_buf, g_i⟩ is the derivative of the loss of sample i along ḡ_buf. One
+  forward-mode pass gives it for a whole batch.
+- last layer: the closed form δ_i · s_i of `gradmix.criterion`.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from gradmix.diagnostics.inputs import one_hot
 from gradmix.errors import InputError
 from gradmix.types import Samples
 
-BATCH = 128  # samples whose derivatives are taken at once; as much memory as a training step
+BATCH = 128  # samples per forward-mode pass; needs as much memory as a training step
 
 
 class Seen(NamedTuple):
-    """Samples as the last layer's inner products need them, both (N, C)."""
+    """What the inner products of the last layer need, both (N, C)."""
 
     logits: Tensor
     projections: Tensor  # s = ḡ_b + Ḡ_w X
 
     def products(self, targets: Tensor) -> Tensor:
-        """⟨ḡ_buf, g⟩ of every sample with these soft targets, (N,)."""
+        """Return ⟨ḡ_buf, g⟩ of every sample with these soft targets, (N,)."""
         return ((self.logits.softmax(dim=1) - targets) * self.projections).sum(dim=1)
 
 
 class LastLayer:
-    """Inner products of the last layer's gradients with the memory's mean one."""
+    """Inner products with the memory's mean gradient, for the last layer."""
 
     def __init__(self, model: nn.Module, head: nn.Linear, memory: Samples, average: str) -> None:
         self._model, self._head = model, head
@@ -49,18 +48,18 @@ class LastLayer:
         self._gradient = memory_gradient(remembered, bias=head.bias is not None, average=average)
 
     def see(self, x: Tensor) -> Seen:
-        """Logits and projections of inputs."""
-        nobody = torch.zeros(len(x), dtype=torch.int64, device=x.device)  # labels do not matter
-        exemplars = embed(self._model, self._head, x, nobody)
+        """Return logits and projections of inputs."""
+        labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)  # unused
+        exemplars = embed(self._model, self._head, x, labels)
         return Seen(exemplars.logits, projections(exemplars.embeddings, self._gradient))
 
     def __call__(self, x: Tensor, targets: Tensor) -> Tensor:
-        """⟨ḡ_buf, g⟩ of inputs (N, …) with soft targets (N, C)."""
+        """Return ⟨ḡ_buf, g⟩ of inputs (N, …) with soft targets (N, C)."""
         return self.see(x).products(targets)
 
 
 class WholeNetwork:
-    """Inner products of the gradients of all trainable parameters with the memory's mean one."""
+    """Inner products with the memory's mean gradient, for all trainable parameters."""
 
     def __init__(self, model: nn.Module, memory: Samples, average: str, outputs: int) -> None:
         self._model = model
@@ -70,11 +69,11 @@ class WholeNetwork:
             if parameter.requires_grad
         }
         if not self._parameters:
-            raise InputError("model has no parameter that requires a gradient; none can be taken")
+            raise InputError("model has no parameter that requires a gradient; unfreeze some")
         self._direction = self._memory_gradient(memory, average, outputs)
 
     def _memory_gradient(self, memory: Samples, average: str, outputs: int) -> dict[str, Tensor]:
-        """ḡ_buf by parameter: the gradient of the memory's mean loss, added up part by part."""
+        """Return ḡ_buf by parameter name, summed over batches."""
         leaves = {name: value.detach().requires_grad_() for name, value in self._parameters.items()}
         total = [torch.zeros_like(leaf) for leaf in leaves.values()]
         every = (memory.x, one_hot(memory.y, outputs), _weights(memory.y, average))
@@ -88,7 +87,7 @@ class WholeNetwork:
         return dict(zip(leaves, total, strict=True))
 
     def _losses(self, parameters: dict[str, Tensor], x: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of every sample, (N,)."""
+        """Return the cross-entropy of every sample, (N,)."""
         with _plain_attention():
             logits: Tensor = torch.func.functional_call(self._model, parameters, (x,))
         if logits.shape != targets.shape:
@@ -99,10 +98,10 @@ class WholeNetwork:
         return -(targets * logits.log_softmax(dim=1)).sum(dim=1)
 
     def __call__(self, x: Tensor, targets: Tensor) -> Tensor:
-        """⟨ḡ_buf, g⟩ of inputs (N, …) with soft targets (N, C): the losses' slope along ḡ_buf."""
+        """Return ⟨ḡ_buf, g⟩ of inputs (N, …) with soft targets (N, C)."""
         parts = zip(x.split(BATCH), targets.split(BATCH), strict=True)
         with torch.no_grad(), evaluating(self._model), warnings.catch_warnings():
-            # Forward mode, when first used, loads parts of PyTorch that PyTorch calls old.
+            # The first use of forward mode loads deprecated parts of PyTorch.
             warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
             return torch.cat([self._slopes(*part) for part in parts])
 
@@ -112,15 +111,15 @@ class WholeNetwork:
             slopes: Tensor = torch.func.jvp(losses, (self._parameters,), (self._direction,))[1]
         except NotImplementedError as error:
             raise InputError(
-                "model has an operation without forward-mode derivative; take the last layer "
-                f"alone (whole_network=False). PyTorch says: {error}"
+                "model has an operation without forward-mode derivative; use the last layer "
+                f"(whole_network=False). PyTorch: {error}"
             ) from error
         return slopes
 
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Within it, attention is computed in the form that has a forward-mode derivative."""
+    """Compute attention in the form that has a forward-mode derivative."""
     shortcut = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -131,7 +130,7 @@ def _plain_attention() -> Iterator[None]:
 
 
 def _weights(labels: Tensor, average: str) -> Tensor:
-    """Of every sample in the mean over samples, or over classes of each class's mean."""
+    """Return the weight of every sample in the mean over samples or over classes, (N,)."""
     if average == "sample":
         return torch.full(labels.shape, 1 / len(labels), device=labels.device)
     _, position, counts = labels.unique(return_inverse=True, return_counts=True)

@@ -1,4 +1,7 @@
-"""What every analysis is given: a model, samples to protect and samples to learn."""
+"""The inputs of a diagnostic: a model, the memory and current samples.
+
+All access to the samples of a training method is at the end of this file.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.criterion import find_head
+from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.mixing.partners import ClassIndex
+from gradmix.methods import Method
 from gradmix.types import Samples
 
 Pair = tuple[Tensor, Tensor]  # network inputs (N, …) and their labels (N,)
 
 
 class Given(NamedTuple):
-    """Checked arguments of an analysis."""
+    """Checked arguments of a diagnostic."""
 
     head: nn.Linear
     memory: Samples
@@ -25,14 +29,14 @@ class Given(NamedTuple):
 
     @property
     def pool(self) -> Samples:
-        """T_l ∪ M: the current samples, then the memory's."""
+        """The current samples followed by the memory, T_l ∪ M."""
         return Samples(*(torch.cat(parts) for parts in zip(self.current, self.memory, strict=True)))
 
 
 def check(
     model: nn.Module, memory: Pair, current: Pair, average: str, head: nn.Linear | None
 ) -> Given:
-    """Refuse, by name, what cannot be analysed; find the head if it is not given."""
+    """Check all arguments and find the head if it is not given."""
     if average not in ("sample", "class"):
         raise UnknownNameError("average", average, ("sample", "class"))
     head = find_head(model) if head is None else head
@@ -49,7 +53,7 @@ def check(
 
 
 def check_samples(name: str, samples: Pair, head: nn.Linear) -> Samples:
-    """Network inputs and labels that the head knows, at least one."""
+    """Check network inputs and labels: at least one sample, labels within the head's outputs."""
     if not isinstance(samples, tuple) or len(samples) != 2:
         raise InputError(f"{name} is {type(samples).__name__}; give (inputs, labels)")
     x, y = samples
@@ -73,13 +77,13 @@ def check_samples(name: str, samples: Pair, head: nn.Linear) -> Samples:
 
 
 def check_count(name: str, value: int) -> None:
-    """Refuse numbers below 1."""
+    """Raise InputError for numbers below 1."""
     if value < 1:
         raise InputError(f"{name} is {value}; give 1 or more")
 
 
 def check_ratios(name: str, ratios: Sequence[float]) -> None:
-    """Refuse an empty list and what is no mixing ratio."""
+    """Raise InputError for an empty list and for values outside 0 to 1."""
     if len(ratios) == 0:
         raise InputError(f"{name} is empty; give at least one mixing ratio")
     for lam in ratios:
@@ -90,13 +94,60 @@ def check_ratios(name: str, ratios: Sequence[float]) -> None:
 def draw_per_class(
     samples: Samples, most: int, generator: torch.Generator | None, outputs: int
 ) -> Samples:
-    """Up to `most` samples of every class, drawn uniformly, in the order they have."""
+    """Draw up to `most` samples of every class uniformly; keep their order."""
     index = ClassIndex(samples.y, outputs)
-    chosen = [index.draw_some(label, most, generator) for label in index.classes.tolist()]
+    chosen = [index.draw(label, most, generator) for label in index.classes.tolist()]
     rows = torch.cat(chosen).sort().values
     return Samples(samples.x[rows], samples.y[rows])
 
 
 def one_hot(labels: Tensor, outputs: int) -> Tensor:
-    """Labels as rows of probabilities, (N, C)."""
+    """Return labels as one-hot rows, (N, C)."""
     return nn.functional.one_hot(labels, outputs).to(torch.float32)
+
+
+# --- samples of a training method ---------------------------------------------------------------
+
+
+def has_memory(method: Method) -> bool:
+    """Whether the method replays exemplars of earlier tasks."""
+    return method.replays and len(method.pool) > method.pool.num_new
+
+
+def has_two_classes(method: Method) -> bool:
+    """Whether the pool has two classes, and two samples of one of them."""
+    counts = method.pool.y.bincount()
+    return int((counts > 0).sum()) > 1 and int(counts.max()) > 1
+
+
+def memory_of(method: Method) -> Samples:
+    """Return all exemplars of earlier tasks."""
+    pool = method.pool
+    return _fetch(method, torch.arange(pool.num_new, len(pool), device=pool.y.device))
+
+
+def new_samples_of(method: Method, number: int, generator: torch.Generator) -> Samples:
+    """Draw samples of the current task without replacement."""
+    pool = method.pool
+    order = torch.randperm(pool.num_new, generator=generator, device=pool.y.device)
+    return _fetch(method, order[:number])
+
+
+def draw_exemplars(
+    method: Method, most: int, generator: torch.Generator, *, with_memory: bool = False
+) -> Samples:
+    """Draw up to `most` samples of every class of the current task, or of all classes."""
+    number = len(method.pool) if with_memory else method.pool.num_new
+    index = ClassIndex(method.pool.y[:number], method.head.out_features)
+    drawn = [index.draw(label, most, generator) for label in index.classes.tolist()]
+    return _fetch(method, torch.cat(drawn))
+
+
+def alpha_of(method: Method) -> float:
+    """Return the α of the method's mix; 1 without mixing."""
+    recipe = method.mixer.recipe
+    return 1.0 if recipe is None else recipe.alpha
+
+
+def _fetch(method: Method, index: Tensor) -> Samples:
+    return Samples(method.pool.inputs(index), method.pool.y[index])

@@ -1,77 +1,98 @@
-"""The analyses as a run takes them along: from a method's own samples, as plain JSON numbers."""
+"""Diagnostics of a run: measured from a method's own samples, as plain JSON numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from gradmix.diagnostics.approximation import CENTRES, approximation_error, pair_agreement
+from gradmix.diagnostics.approximation import (
+    CENTRES,
+    ApproximationError,
+    PairAgreement,
+    approximation_error,
+    pair_agreement,
+)
 from gradmix.diagnostics.detrimental import detrimental_rate
 from gradmix.diagnostics.distances import class_distances
+from gradmix.diagnostics.inputs import (
+    alpha_of,
+    draw_exemplars,
+    has_memory,
+    has_two_classes,
+    memory_of,
+    new_samples_of,
+)
+from gradmix.errors import UnknownNameError
 from gradmix.methods import Method
-from gradmix.mixing.partners import ClassIndex
-from gradmix.types import Samples
+from gradmix.training.loop import EpochDone, Event, Training
 
-BATCHES = 4  # mixed by a measurement of the detrimental rate
-EXEMPLARS = 32  # of every class, for the others
-MIXED_INPUTS = 2**16  # that pass the network in a measurement of pairs; more if one class needs it
-CURVE = tuple(k / 8 for k in range(9))  # ratios of the approximation error
+BATCHES = 4  # batches of a measurement of the detrimental rate
+EXEMPLARS = 32  # samples of every class in the other measurements
+MAX_INPUTS = 2**16  # network inputs of a measurement of pairs; one class may need more
+CURVE = tuple(k / 8 for k in range(9))  # mixing ratios of the approximation error
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A measurement by name."""
+    """A diagnostic that a run can measure."""
 
     summary: str
     source: str
     measure: Callable[[Method, torch.Generator], dict[str, Any]]
-    possible: Callable[[Method], bool]  # with the samples there are
-    every_epoch: bool = False  # else after epochs 1, 2, 4, 8 … of a task and the last
+    possible: Callable[[Method], bool]  # whether the method has the samples it needs
+    every_epoch: bool = False  # otherwise after epochs 1, 2, 4, 8 … and the last of a task
 
 
-# --- samples of the pool ------------------------------------------------------------------------
+def take(names: Sequence[str], training: Training, event: Event) -> dict[str, dict[str, Any]]:
+    """Measure the diagnostics that are due at an event.
+
+    Diagnostics are due after epochs of the first stage of a task, which trains the network of
+    the criterion: the detrimental rate after every epoch, the others after epochs 1, 2, 4, 8 …
+    and the last. Diagnostics of the memory start when there is a memory.
+
+    Args:
+        names: Names in `ANALYSES`.
+        training: The training loop.
+        event: Its latest event.
+
+    Returns:
+        The measurements by name; empty if none is due.
+
+    Raises:
+        UnknownNameError: A name is not in `ANALYSES`.
+    """
+    for name in names:
+        if name not in ANALYSES:
+            raise UnknownNameError("analysis", name, ANALYSES)
+    method = training.method
+    if not isinstance(event, EpochDone) or event.stage != method.stages()[0].name:
+        return {}
+    power_of_two = event.epoch & (event.epoch - 1) == 0
+    due = power_of_two or event.epoch == event.epochs
+    return {
+        name: ANALYSES[name].measure(method, _generator(name, method, event))
+        for name in names
+        if (due or ANALYSES[name].every_epoch) and ANALYSES[name].possible(method)
+    }
 
 
-def has_memory(method: Method) -> bool:
-    """Exemplars of earlier tasks, replayed."""
-    return method.replays and len(method.pool) > method.pool.num_new
+def _generator(name: str, method: Method, event: EpochDone) -> torch.Generator:
+    """Return a generator that depends only on the seed, the diagnostic, the task and the epoch."""
+    key = [method.streams.seed, zlib.crc32(f"analysis {name}".encode()), event.task, event.epoch]
+    seed = int(np.random.default_rng(key).integers(2**63))
+    return torch.Generator(method.pool.y.device).manual_seed(seed)
 
 
-def has_classes(method: Method) -> bool:
-    """Two of them, and two samples of one."""
-    counts = method.pool.y.bincount()
-    return int((counts > 0).sum()) > 1 and int(counts.max()) > 1
-
-
-def _memory(method: Method) -> Samples:
-    pool = method.pool
-    return _fetch(method, torch.arange(pool.num_new, len(pool), device=pool.y.device))
-
-
-def _exemplars(method: Method, number: int, generator: torch.Generator) -> Samples:
-    """Some of every class among the first `number` samples of the pool."""
-    index = ClassIndex(method.pool.y[:number], method.head.out_features)
-    drawn = [index.draw_some(label, EXEMPLARS, generator) for label in index.classes.tolist()]
-    return _fetch(method, torch.cat(drawn))
-
-
-def _fetch(method: Method, index: Tensor) -> Samples:
-    return Samples(method.pool.images(index), method.pool.y[index])
-
-
-# --- measurements -------------------------------------------------------------------------------
-
-
-def measure_detrimental_rate(method: Method, generator: torch.Generator) -> dict[str, Any]:
-    """Of the run's own batches and α, both ways for the same mixes."""
-    pool, settings, recipe = method.pool, method.settings, method.mixer.recipe
-    order = torch.randperm(pool.num_new, generator=generator, device=pool.y.device)
-    current = _fetch(method, order[: BATCHES * settings.batch_size])
-    memory = _memory(method)
+def _measure_detrimental_rate(method: Method, generator: torch.Generator) -> dict[str, Any]:
+    """Measure both rates on the same mixed samples, with the run's batch sizes and α."""
+    settings = method.settings
+    current = new_samples_of(method, BATCHES * settings.batch_size, generator)
+    memory = memory_of(method)
     state = generator.get_state()
     rates = {}
     for name, whole_network in (("whole_network", True), ("last_layer", False)):
@@ -81,7 +102,7 @@ def measure_detrimental_rate(method: Method, generator: torch.Generator) -> dict
             memory,
             current,
             whole_network=whole_network,
-            alpha=1.0 if recipe is None else recipe.alpha,
+            alpha=alpha_of(method),
             batches=BATCHES,
             batch_size=settings.batch_size,
             replay_batch_size=settings.replay_batch_size,
@@ -91,50 +112,68 @@ def measure_detrimental_rate(method: Method, generator: torch.Generator) -> dict
     return rates
 
 
-def measure_approximation_error(method: Method, generator: torch.Generator) -> dict[str, Any]:
-    """Against λ, of as many pairs as the limit allows."""
-    error = approximation_error(
-        method.model,
-        _memory(method),
-        _exemplars(method, method.pool.num_new, generator),
-        lambdas=CURVE,
-        exemplars_per_class=EXEMPLARS,
-        rows=_rows(method, len(CURVE)),
-        head=method.head,
-        generator=generator,
-    )
-    return _plain(error._asdict())
+def _measure_pairs(
+    diagnostic: Callable[..., ApproximationError | PairAgreement], ratios: tuple[float, ...]
+) -> Callable[[Method, torch.Generator], dict[str, Any]]:
+    """Return a function that measures a diagnostic of pairs at these mixing ratios."""
+
+    def measure(method: Method, generator: torch.Generator) -> dict[str, Any]:
+        found = diagnostic(
+            method.model,
+            memory_of(method),
+            draw_exemplars(method, EXEMPLARS, generator),
+            lambdas=ratios,
+            criterion_exemplars=EXEMPLARS,
+            rows=_num_rows(method, len(ratios)),
+            head=method.head,
+            generator=generator,
+        )
+        return _to_json(found._asdict())
+
+    return measure
 
 
-def measure_precision_recall(method: Method, generator: torch.Generator) -> dict[str, Any]:
-    """For λ uniform in 0 to 1, of as many pairs as the limit allows."""
-    agreement = pair_agreement(
-        method.model,
-        _memory(method),
-        _exemplars(method, method.pool.num_new, generator),
-        lambdas=CENTRES,
-        exemplars_per_class=EXEMPLARS,
-        rows=_rows(method, len(CENTRES)),
-        head=method.head,
-        generator=generator,
-    )
-    return _plain(agreement._asdict())
-
-
-def _rows(method: Method, ratios: int) -> int:
-    """So many first classes that samples and mixes stay within their limit."""
+def _num_rows(method: Method, ratios: int) -> int:
+    """Return the number of first classes that keeps the network inputs within `MAX_INPUTS`."""
     classes = len(method.pool.y.unique())
-    return max(1, MIXED_INPUTS // (classes * EXEMPLARS * (ratios + 2)))
+    return max(1, MAX_INPUTS // (classes * EXEMPLARS * (ratios + 2)))
 
 
-def measure_class_distance(method: Method, generator: torch.Generator) -> dict[str, Any]:
-    """Of some samples of every class, remembered ones included."""
-    samples = _exemplars(method, len(method.pool), generator)
-    return _plain(class_distances(method.model, samples, head=method.head)._asdict())
+def _measure_class_distance(method: Method, generator: torch.Generator) -> dict[str, Any]:
+    samples = draw_exemplars(method, EXEMPLARS, generator, with_memory=True)
+    return _to_json(class_distances(method.model, samples, head=method.head)._asdict())
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has it."""
+def _to_json(values: dict[str, Any]) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
     }
+
+
+ANALYSES: dict[str, Analysis] = {
+    "detrimental-rate": Analysis(
+        "mixed samples that cause more forgetting than the original",
+        "the paper, Theorem 1",
+        _measure_detrimental_rate,
+        has_memory,
+        every_epoch=True,
+    ),
+    "approximation-error": Analysis(
+        "error of the criterion's scores against λ",
+        "the paper, Sec. 5.2",
+        _measure_pairs(approximation_error, CURVE),
+        has_memory,
+    ),
+    "precision-recall": Analysis(
+        "pairs mixed by approximated gradients against true ones",
+        "the paper, Sec. 5.2",
+        _measure_pairs(pair_agreement, CENTRES),
+        has_memory,
+    ),
+    "class-distance": Analysis(
+        "cosine distance of gradients within and between classes",
+        "the paper, Sec. 5.3",
+        _measure_class_distance,
+        has_two_classes,
+    ),
+}

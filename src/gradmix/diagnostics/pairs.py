@@ -1,4 +1,4 @@
-"""Scores of class pairs as the criterion approximates them and as they truly are."""
+"""Approximated and true scores of class pairs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from gradmix.diagnostics.inputs import (
 )
 from gradmix.types import Samples
 
-BLOCK = 1024  # pairs whose inputs are mixed at once
+BLOCK = 1024  # pairs mixed at once
 
 
 class ClassPairs(NamedTuple):
-    """Ordered pairs of R classes with all K, and the P pairs of exemplars that stand for them."""
+    """Ordered pairs of R classes with all K classes, and their P pairs of exemplars."""
 
     classes: Tensor  # (K,) the class labels
-    rows: Tensor  # (R,) which of them come first in a pair
+    rows: Tensor  # (R,) positions of the classes that come first
     left: Tensor  # (P,) exemplars of the first class
-    right: Tensor  # (P,) and of the second
+    right: Tensor  # (P,) exemplars of the second class
     cell: Tensor  # (P,) row · K + column
 
 
 class PairScores(NamedTuple):
-    """⟨ḡ_buf, g̃⟩ of mixed exemplars at each of L ratios, (L, P)."""
+    """⟨ḡ_buf, g̃⟩ of mixed exemplars at L mixing ratios, (L, P)."""
 
     pairs: ClassPairs
     approximated: Tensor
     true: Tensor
 
     def by_class(self, scores: Tensor) -> Tensor:
-        """The mean of each class pair, (L, R, K)."""
+        """Return the mean of each class pair, (L, R, K)."""
         rows, columns = len(self.pairs.rows), len(self.pairs.classes)
         total = scores.new_zeros(len(scores), rows * columns)
         total.index_add_(1, self.pairs.cell, scores)
@@ -54,28 +54,25 @@ def class_pair_scores(
     current: Pair,
     *,
     lambdas: Sequence[float],
-    exemplars_per_class: int = 32,
+    criterion_exemplars: int = 32,
     rows: int | None = None,
     average: str = "sample",
     head: nn.Linear | None = None,
     generator: torch.Generator | None = None,
 ) -> PairScores:
-    """The score of every pair by the criterion and by the last layer's true gradient.
+    """Return the score of every pair by the criterion and by the last layer's true gradient.
 
-    Approximated is the gradient that the last layer would have if embedding and logits of a mixed
-    input were the mixed embeddings and logits (Eq. 7); true is the one it has at the mixed input.
-
-    Of every class up to `exemplars_per_class` samples are drawn and paired one to one, as the
-    criterion does, for all ordered pairs of the K classes, or those of `rows` drawn classes
-    with all.
+    The approximated score assumes that mixed inputs have mixed embeddings and logits (Eq. 7). The
+    true score uses the gradient at the mixed input. The arguments are those of
+    `approximation_error`.
     """
     given = check(model, memory, current, average, head)
     check_ratios("lambdas", lambdas)
-    check_count("exemplars_per_class", exemplars_per_class)
+    check_count("criterion_exemplars", criterion_exemplars)
     if rows is not None:
         check_count("rows", rows)
     outputs = given.head.out_features
-    exemplars = draw_per_class(given.pool, exemplars_per_class, generator, outputs)
+    exemplars = draw_per_class(given.pool, criterion_exemplars, generator, outputs)
     pairs = _pair_classes(exemplars.y, rows, generator)
     last_layer = LastLayer(model, given.head, given.memory, average)
     blocks = [
@@ -89,7 +86,7 @@ def class_pair_scores(
 def _pair_classes(
     labels: Tensor, rows: int | None, generator: torch.Generator | None
 ) -> ClassPairs:
-    """Exemplar k of one class with k + 1 of another, cyclically, for k up to the larger class."""
+    """Pair exemplar k of one class with k + 1 of another, cyclically, as the criterion does."""
     classes = labels.unique()
     number = len(classes)
     chosen = torch.arange(number, device=labels.device)
@@ -116,10 +113,10 @@ def _score(
     lambdas: Sequence[float],
     outputs: int,
 ) -> tuple[Tensor, Tensor]:
-    """Approximated and true scores of exemplars i mixed with j, (L, P) each.
+    """Return approximated and true scores of exemplars i mixed with j, (L, P) each.
 
-    Samples and mixes pass the network in batches of one form, so that at λ = 0 and 1, where the
-    mix is one of the samples, both scores are the same to the bit.
+    Samples and mixes pass the network in batches of the same shape, so both scores are
+    bit-identical at λ = 0 and 1, where the mix is one of the samples.
     """
     x_i, x_j = exemplars.x[i], exemplars.x[j]
     y_i, y_j = (one_hot(exemplars.y[index], outputs) for index in (i, j))

@@ -1,4 +1,4 @@
-"""What the criterion costs as classes grow in number."""
+"""The time of the criterion by number of classes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,37 @@ def criterion_seconds(
     *,
     old_classes: Sequence[int] | None = None,
     tables: int = 1,
-    exemplars_per_class: int = 32,
+    criterion_exemplars: int = 32,
     pairing: str = "one-to-one",
     average: str = "sample",
     repeats: int = 5,
     head: nn.Linear | None = None,
     generator: torch.Generator | None = None,
 ) -> dict[int, float]:
-    """Seconds of one refresh of the pair tables, by number of classes: the median of `repeats`.
+    """Return the median seconds of one refresh of the pair tables, by number of classes.
 
     A refresh is what selective mixup adds to an epoch (Algorithm 1, steps 3 to 9): draw exemplars
-    of the current classes, pass them and the memory through the network, score all class pairs.
-    It is timed with the memory cut to the first so many of its classes, for each number in
-    `old_classes`; None takes all of them. One refresh goes ahead, untimed.
+    of the current classes, embed them and the memory, and score all class pairs. One untimed
+    refresh comes first.
+
+    Args:
+        model: A classifier.
+        memory: Inputs and labels of the exemplars.
+        current: Inputs and labels of current samples.
+        old_classes: Numbers of classes to keep of the memory, timed one by one. Default: all.
+        tables: Pair tables per refresh.
+        criterion_exemplars: Samples drawn of every current class.
+        pairing: How exemplars are paired.
+        average: Mean gradient of the memory over `sample`s or over `class`es.
+        repeats: Timed refreshes.
+        head: The last layer. Default: the last `nn.Linear`.
+        generator: Default: PyTorch's global generator.
+
+    Raises:
+        InputError: An argument is invalid.
     """
     given = check(model, memory, current, average, head)
-    counts = {"tables": tables, "exemplars_per_class": exemplars_per_class, "repeats": repeats}
+    counts = {"tables": tables, "criterion_exemplars": criterion_exemplars, "repeats": repeats}
     for name, value in counts.items():
         check_count(name, value)
     if pairing not in PAIRINGS:
@@ -51,14 +66,14 @@ def criterion_seconds(
 
     def refresh(old: Samples) -> None:
         outputs = given.head.out_features
-        drawn = draw_per_class(given.current, exemplars_per_class, generator, outputs)
+        drawn = draw_per_class(given.current, criterion_exemplars, generator, outputs)
         exemplars = embed(model, given.head, *Given(given.head, old, drawn).pool)
         remembered = Exemplars(*(part[len(drawn.y) :] for part in exemplars))
         bias = given.head.bias is not None
         made = pair_tables(
             exemplars, remembered, ratios, bias=bias, pairing=pairing, average=average
         )
-        made[-1].optimal.tolist()  # waits until the device is done
+        made.tables[-1].optimal.tolist()  # waits for the device
 
     seconds = {}
     for number in numbers:

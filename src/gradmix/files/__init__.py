@@ -1,13 +1,20 @@
-"""One file for a state: a zip of safetensors and JSON, with a version and checksums.
+"""State files: one file holds nested values and tensors, with a version and checksums.
 
-`write_archive` and `read_archive` keep nested dicts, lists and tuples of tensors, numbers, text,
-booleans and None, exactly. Reading runs nothing that stands in the file, takes no more memory than
-it has bytes, and accepts only what `write_archive` would have written. See docs/files.md.
+`write_state_file` and `read_state_file` store nested dicts, lists and tuples of tensors, numbers,
+text, booleans and None exactly. The file is a zip of safetensors and JSON. Reading executes nothing
+from the file, limits memory by the size of the file, and accepts only what `write_state_file`
+writes. See docs/files.md.
 """
 
-from gradmix.files._manifest import VERSION, Manifest
-from gradmix.files._read import read_archive, read_manifest
-from gradmix.files._write import write_archive
+from gradmix.files._container import VERSION, Manifest
 from gradmix.files.lock import locked
+from gradmix.files.state_file import read_manifest, read_state_file, write_state_file
 
-__all__ = ["VERSION", "Manifest", "locked", "read_archive", "read_manifest", "write_archive"]
+__all__ = [
+    "VERSION",
+    "Manifest",
+    "locked",
+    "read_manifest",
+    "read_state_file",
+    "write_state_file",
+]

@@ -1,7 +1,8 @@
-"""Named tensors ↔ the bytes of a safetensors file, without a second copy of them in memory.
+"""Convert named tensors to the bytes of a safetensors file and back, without a second copy.
 
-The format is safetensors', and any of its readers takes it: the length of a header, the header
-(JSON: name → dtype, shape, begin and end), then the tensors' bytes, without gaps.
+The format is that of safetensors, and all its readers accept it: the length of a header, the header
+(JSON: name → dtype, shape, begin and end), then the bytes of the tensors without gaps. The package
+`safetensors` itself needs all bytes of a file in memory at once, or a file of its own to map.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
+from pydantic import Field, ValidationError
 from torch import Tensor
 
-from gradmix.errors import InputError
+from gradmix.errors import FileError, InputError
 from gradmix.files._values import Damaged
+from gradmix.files.json_file import parse_json
+from gradmix.files.schema import Schema, first_violation
 
 HEADER_LIMIT = 16 << 20  # bytes
 DIMENSIONS = 64
@@ -42,17 +46,19 @@ DTYPES = {
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 Fill = Callable[[memoryview], None]
-"""Fills a buffer with the bytes that come next in the file."""
+"""Fills a buffer with the next bytes of the file."""
 
 
 def to_buffers(tensors: Mapping[str, Tensor]) -> list[memoryview]:
-    """The member's bytes, in pieces; tensors on the CPU are not copied."""
+    """Return the bytes of the file in pieces; tensors on the CPU are not copied."""
     header: dict[str, Any] = {}
     buffers, place = [], 0
-    # Wide numbers first, so that every tensor starts at a multiple of its own width.
+    # Wide numbers come first, so that every tensor starts at a multiple of its own width.
     for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].element_size()):
         if tensor.dtype not in _CODES:
-            raise InputError(f"the tensor {name} is {tensor.dtype}, which safetensors has not")
+            raise InputError(
+                f"the tensor {name} has dtype {tensor.dtype}; safetensors cannot store it"
+            )
         plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         buffer = plain.reshape(-1).view(torch.uint8).numpy().data
         header[name] = {
@@ -65,12 +71,12 @@ def to_buffers(tensors: Mapping[str, Tensor]) -> list[memoryview]:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > HEADER_LIMIT:
-        raise InputError(f"the state has {len(tensors)} tensors, too many for one file")
+        raise InputError(f"the state has {len(tensors)} tensors; that is too many for one file")
     return [memoryview(len(text).to_bytes(8, "little") + text), *buffers]
 
 
 class Entry(NamedTuple):
-    """What the header says of a tensor."""
+    """A tensor as the header describes it."""
 
     name: str
     dtype: torch.dtype
@@ -79,10 +85,24 @@ class Entry(NamedTuple):
     end: int
 
 
+class _Described(Schema):
+    """An entry of the header."""
+
+    dtype: str
+    shape: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(max_length=DIMENSIONS)]
+    data_offsets: Annotated[
+        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=2, max_length=2)
+    ]
+
+
 def read_tensors(size: int, fill: Fill) -> dict[str, Tensor]:
-    """The tensors of a member of `size` bytes; nothing is allocated that it does not have."""
+    """Return the tensors of a member of `size` bytes; sizes are checked before memory is allocated.
+
+    Raises:
+        Damaged: If the header is invalid or does not fit the size.
+    """
     if size < 8:
-        raise Damaged(f"its tensors are {size} bytes, which not even a header fits in")
+        raise Damaged(f"its tensors have {size} bytes, too few for a header")
     length = int.from_bytes(_filled(8, fill), "little")
     if length > min(size - 8, HEADER_LIMIT):
         raise Damaged(f"its tensors claim a header of {length} bytes; the member has {size}")
@@ -92,51 +112,46 @@ def read_tensors(size: int, fill: Fill) -> dict[str, Tensor]:
 
 
 def read_header(text: bytes, size: int) -> list[Entry]:
-    """What a header says, in the order of the bytes, of which there are `size`."""
+    """Return the entries of a header in the order of their bytes, which must be `size` in total."""
     try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"the header of its tensors is no JSON: {error}") from None
+        header = parse_json(text, "the header of its tensors")
+    except FileError as error:
+        raise Damaged(str(error)) from None
     if not isinstance(header, dict):
-        raise Damaged("the header of its tensors is no object")
+        raise Damaged("the header of its tensors is not an object")
     header.pop("__metadata__", None)
-    entries = sorted((_entry(name, about) for name, about in header.items()), key=_place)
+    entries = [_entry(name, about) for name, about in header.items()]
+    entries.sort(key=lambda entry: (entry.begin, entry.end))
     place = 0
     for entry in entries:
         if entry.begin != place:
-            raise Damaged(f"its tensor {entry.name!r} starts at {entry.begin} instead of {place}")
+            raise Damaged(f"its tensor {_cut(entry.name)} starts at {entry.begin}, not at {place}")
         place = entry.end
     if place != size:
-        raise Damaged(f"its tensors end at {place} of {size} bytes")
+        raise Damaged(f"its tensors end at byte {place} of {size}")
     return entries
 
 
-def _place(entry: Entry) -> tuple[int, int]:
-    return entry.begin, entry.end
-
-
 def _entry(name: str, about: Any) -> Entry:
-    if not (isinstance(about, dict) and about.keys() == {"dtype", "shape", "data_offsets"}):
-        raise Damaged(f"its tensor {name!r} is not described by dtype, shape and data_offsets")
-    dtype, shape, place = about["dtype"], about["shape"], about["data_offsets"]
-    if not (isinstance(dtype, str) and dtype in DTYPES):
-        raise Damaged(f"its tensor {name!r} is of {str(dtype)[:40]!r}, which is not known")
-    if not (_sizes(shape) and len(shape) <= DIMENSIONS and math.prod(filter(None, shape)) < 2**63):
-        raise Damaged(f"its tensor {name!r} has the shape {str(shape)[:80]}")
-    if not (_sizes(place) and len(place) == 2):
-        raise Damaged(f"its tensor {name!r} has the offsets {str(place)[:80]}")
-    begin, end = place
+    try:
+        described = _Described.model_validate(about)
+    except ValidationError as error:
+        raise Damaged(f"its tensor {_cut(name)}: {first_violation(error)[:200]}") from None
+    dtype, shape, (begin, end) = described.dtype, described.shape, described.data_offsets
+    if dtype not in DTYPES:
+        raise Damaged(f"its tensor {_cut(name)} has the unknown dtype {dtype[:40]!r}")
     kind = DTYPES[dtype]
-    if math.prod(shape) * kind.itemsize != end - begin:
-        raise Damaged(f"its tensor {name!r} of shape {shape} and {dtype} has {end - begin} bytes")
+    # PyTorch multiplies the sizes without regard to zeros, so an empty tensor can overflow, too.
+    if math.prod(filter(None, shape)) >= 2**63 or math.prod(shape) * kind.itemsize != end - begin:
+        raise Damaged(
+            f"its tensor {_cut(name)} has shape {str(shape)[:80]} and dtype {dtype}, but "
+            f"{end - begin} bytes"
+        )
     return Entry(name, kind, tuple(shape), begin, end)
 
 
-def _sizes(value: Any) -> bool:
-    """Whether it is a list of whole numbers that PyTorch can count to."""
-    if type(value) is not list or not {*map(type, value)} <= {int}:
-        return False
-    return min(value, default=0) >= 0 and max(value, default=0) < 2**63
+def _cut(name: str) -> str:
+    return repr(name[:80])
 
 
 def _read(entry: Entry, fill: Fill) -> Tensor:
@@ -144,12 +159,12 @@ def _read(entry: Entry, fill: Fill) -> Tensor:
         flat = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
         fill(flat.numpy().data)
         if entry.dtype is torch.bool and len(flat) and int(flat.max()) > 1:
-            raise Damaged(f"its tensor {entry.name!r} has booleans other than 0 and 1")
+            raise Damaged(f"its tensor {_cut(entry.name)} has booleans other than 0 and 1")
         typed = flat if entry.dtype is torch.uint8 else flat.view(entry.dtype)
         return typed if len(entry.shape) == 1 else typed.view(entry.shape)
-    except RuntimeError as error:  # PyTorch's: no such memory, no such shape
+    except RuntimeError as error:  # PyTorch: not enough memory, or an impossible shape
         reason = str(error).splitlines()[0]
-        raise Damaged(f"its tensor {entry.name!r} cannot be made: {reason}") from None
+        raise Damaged(f"its tensor {_cut(entry.name)} cannot be created: {reason}") from None
 
 
 def _filled(size: int, fill: Fill) -> bytearray:
@@ -159,10 +174,10 @@ def _filled(size: int, fill: Fill) -> bytearray:
 
 
 def _check_memory(size: int) -> None:
-    """Refuse what cannot fit: a file may be large without taking any space on its disk."""
+    """Refuse tensors larger than the machine's memory: a sparse file takes no space on disk."""
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # a system that does not say
+    except (AttributeError, OSError, ValueError):  # the system does not tell
         return
     if 0 < there < size:
         raise Damaged(f"its tensors need {size} bytes of memory; this machine has {there}")

@@ -1,14 +1,15 @@
-"""Nested plain values with tensors among them ↔ JSON with references to named tensors.
+"""Convert nested values with tensors to JSON with references to named tensors, and back.
 
-JSON as it is has no NaN, no other keys than text, no tuples and no tensors. These are objects with
-a key of their own:
+JSON has no NaN, no tensors, no tuples and no keys other than text. Objects with a special key
+represent these:
 
     {"$tensor": name}                a tensor
-    {"$tensor": name, "$strides": …} one not laid out row by row, as channels-last weights are;
-                                     `name` has its axes in the order of their strides
+    {"$tensor": name, "$strides": …} a tensor that is not stored row by row, for example
+                                     channels-last weights; `name` has its axes in the order of
+                                     their strides
     {"$float": "nan"}                nan, inf, -inf
     {"$tuple": [...]}                a tuple
-    {"$dict": [[key, value], ...]}   a dict with keys that are not text, or begin with $
+    {"$dict": [[key, value], ...]}   a dict with keys that are not text, or start with $
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from torch import Tensor
 from gradmix.errors import InputError
 
 DEPTH = 64
-"""How deep values may be nested; training states are at most 8 deep."""
+"""The greatest depth of nested values; training states have at most 8."""
 
 _NESTED = (dict, list)
 
 
-class Damaged(Exception):  # noqa: N818 (never seen outside: readers make a FileError of it)
-    """What is wrong with a file."""
+class Damaged(Exception):  # noqa: N818 (internal: readers turn it into a FileError)
+    """A file is invalid; the message says why."""
 
 
 class Encoder:
-    """Turns values into JSON's, collecting the tensors it meets by name."""
+    """Turns values into JSON values and collects the tensors by name."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
 
     def encode(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """The JSON for a value; `path` leads to it."""
+        """Return the JSON for a value; `path` is its position in the state."""
         if len(path) > DEPTH:
-            raise InputError(f"the state is nested more than {DEPTH} deep at {_text(path)}")
+            raise InputError(f"the state is nested more than {DEPTH} levels deep at {_text(path)}")
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -58,7 +59,7 @@ class Encoder:
             items = [self.encode(item, (*path, str(n))) for n, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
         raise InputError(
-            f"the state has a {type(value).__name__} at {_text(path)}; files keep tensors, "
+            f"the state has a {type(value).__name__} at {_text(path)}; files store tensors, "
             "numbers, text, booleans and None, in dicts, lists and tuples"
         )
 
@@ -66,7 +67,7 @@ class Encoder:
         items = []
         for key, item in value.items():
             if not (key is None or isinstance(key, str | int | float)):
-                raise InputError(f"a key at {_text(path)} is {key!r}; keys are text or numbers")
+                raise InputError(f"a key at {_text(path)} is {key!r}; keys must be text or numbers")
             items.append((key, self.encode(item, (*path, str(key)))))
         if all(isinstance(key, str) and not key.startswith("$") for key, _ in items):
             return dict(items)
@@ -87,12 +88,12 @@ class Encoder:
 
 
 def decode(value: Any, tensors: dict[str, Tensor], depth: int = 0) -> Any:
-    """The value that was encoded; every tensor is taken out of `tensors`."""
-    kind = type(value)  # JSON's own types, none derived from them
+    """Return the value that was encoded; every tensor is removed from `tensors`."""
+    kind = type(value)  # JSON values have exactly these types
     if kind not in _NESTED:
         return value
     if depth > DEPTH:
-        raise Damaged(f"its values are nested more than {DEPTH} deep")
+        raise Damaged(f"its values are nested more than {DEPTH} levels deep")
     if kind is list:
         return [
             decode(item, tensors, depth + 1) if type(item) in _NESTED else item for item in value
@@ -112,19 +113,19 @@ def decode(value: Any, tensors: dict[str, Tensor], depth: int = 0) -> Any:
         return _decode_dict(content, tensors, depth + 1)
     if marks[0] == "$tensor" and len(value) == len(marks) and isinstance(content, str):
         if content not in tensors:
-            raise Damaged(f"its state refers to a tensor {content!r} that is not there")
+            raise Damaged(f"its state refers to the missing tensor {content[:80]!r}")
         if len(value) == 1:
             return tensors.pop(content)
         if marks == ["$tensor", "$strides"]:
             return _laid_out(tensors.pop(content), value["$strides"])
-    raise Damaged(f"its state has an object with {', '.join(marks)} that is not understood")
+    raise Damaged(f"its state has an object with the unknown keys {', '.join(marks)[:80]}")
 
 
 def _decode_dict(items: list[Any], tensors: dict[str, Tensor], depth: int) -> dict[Any, Any]:
     result = {}
     for item in items:
         if not (isinstance(item, list) and len(item) == 2):
-            raise Damaged("its state has a $dict that is no list of keys and values")
+            raise Damaged("its state has a $dict that is not a list of keys and values")
         key, content = (decode(part, tensors, depth) for part in item)
         if not (key is None or isinstance(key, str | int | float)):
             raise Damaged(f"its state has a key of type {type(key).__name__}")
@@ -133,7 +134,7 @@ def _decode_dict(items: list[Any], tensors: dict[str, Tensor], depth: int) -> di
 
 
 def _laid_out(tensor: Tensor, strides: Any) -> Tensor:
-    """The tensor with these strides whose axes, in their order, this one has."""
+    """Return the tensor with these strides; `tensor` has its axes in the order of the strides."""
     whole = isinstance(strides, list) and all(type(s) is int and 0 <= s < 2**63 for s in strides)
     if whole and len(strides) == tensor.ndim:
         sizes = dict(zip(_by_stride(strides), tensor.shape, strict=True))
@@ -144,7 +145,7 @@ def _laid_out(tensor: Tensor, strides: Any) -> Tensor:
 
 
 def _by_stride(strides: Sequence[int]) -> list[int]:
-    """Axes in the order in which the elements stand in memory."""
+    """Return the axes in the order of the elements in memory."""
     return sorted(range(len(strides)), key=lambda axis: -strides[axis])
 
 
@@ -153,7 +154,7 @@ def _contiguous(shape: torch.Size) -> tuple[int, ...]:
 
 
 def _dense(shape: torch.Size, strides: Any) -> bool:
-    """Whether the elements fill their memory, each in a place of its own."""
+    """Whether the elements fill their memory without gaps or overlaps."""
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n != 1):
         if stride != expected:

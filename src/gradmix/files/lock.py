@@ -1,4 +1,4 @@
-"""Two writers of one file, kept apart."""
+"""Keep two writers of one file apart."""
 
 from __future__ import annotations
 
@@ -17,19 +17,27 @@ def locked(
     timeout: float | None = 0.0,
     on_wait: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """Within it, nobody else is in such a block for `path`, in this process or another.
+    """Hold the lock on `path`: only one block in all threads and processes runs at a time.
 
-    Waits up to `timeout` seconds (None: for ever), having called `on_wait` if it has to; then
-    FileInUseError. The lock of a process ends with it, however it ends. Folders that the lock
-    needed go with it if nothing else is in them.
+    The system releases the lock when the process ends. Folders created for the lock are removed
+    with it, unless they contain something else.
+
+    Args:
+        path: The file to lock; it need not exist.
+        timeout: Seconds to wait for another holder; None waits without limit.
+        on_wait: Called once before waiting.
+
+    Raises:
+        FileInUseError: If another holder keeps the lock longer than `timeout`.
+        FileError: If the lock cannot be created.
     """
     from filelock import FileLock, Timeout
 
     path = Path(path)
     if not path.name:
-        raise FileError(f"{path} is a folder; give a file")
+        raise FileError(f"{path} is a folder; give the name of a file")
     name = path.with_name(f".{path.name}.lock")
-    made = [folder for folder in path.parents if not folder.exists()]  # the innermost first
+    made = [folder for folder in path.parents if not folder.exists()]  # innermost first
     lock = FileLock(name)
     try:
         try:
@@ -40,16 +48,16 @@ def locked(
             lock.acquire(timeout=-1 if timeout is None else timeout)
     except Timeout:
         raise FileInUseError(
-            f"{path} is in use by another process; wait until that is done, or use another file"
+            f"{path} is in use by another process; wait until it is done, or use another file"
         ) from None
-    except OSError as error:
-        raise FileError(f"{path} cannot be locked: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
+        raise FileError(f"{str(path)!r} cannot be locked: {error}") from error
     try:
         yield
     finally:
-        if os.name == "posix":  # whoever has it open already notices that it is gone
+        if os.name == "posix":  # a process that waits for it notices that it is gone
             name.unlink(missing_ok=True)
         lock.release()
         for folder in made:
-            with suppress(OSError):  # something is in it
+            with suppress(OSError):  # it is not empty
                 folder.rmdir()

@@ -1,4 +1,4 @@
-"""The replay memory and what it keeps."""
+"""The replay memory and its rules of selection."""
 
 from __future__ import annotations
 

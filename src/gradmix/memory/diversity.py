@@ -1,8 +1,8 @@
-"""Keeping what differs: the greedy rule of GSS on last-layer gradients, batch by batch.
+"""The greedy rule of GSS: keep samples with diverse last-layer gradients.
 
 The gradient of sample i with respect to a linear head is δ_i ⊗ (X_i, 1), so the cosine of two
-gradients is cos(δ_i, δ_j) · cos((X_i, 1), (X_j, 1)): no gradient is ever built, and a batch is
-compared with a buffer by two small matrix products.
+gradients is cos(δ_i, δ_j) · cos((X_i, 1), (X_j, 1)). Two small matrix products compare a batch
+with a buffer, and no gradient is built.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from torch.nn import functional as F
 
 
 class Directions(NamedTuple):
-    """Directions of last-layer gradients in factored form, rows of length 1."""
+    """Directions of last-layer gradients in factored form; rows have length 1."""
 
     residuals: Tensor  # (n, C) softmax(z) − y
-    embeddings: Tensor  # (n, d + 1) the head's input, and 1 for its bias, if it has one
+    embeddings: Tensor  # (n, d + 1) the head's input, and 1 for its bias; (n, d) without bias
 
     def rows(self, which: Tensor | slice) -> Directions:
-        """Some of them."""
+        """Return some of them."""
         return Directions(self.residuals[which], self.embeddings[which])
 
     def cosines(self, other: Directions) -> Tensor:
-        """Of every gradient with every other, (n, m)."""
+        """Return the cosine of every gradient with every other, (n, m)."""
         return (self.residuals @ other.residuals.T) * (self.embeddings @ other.embeddings.T)
 
 
 def gradient_directions(embeddings: Tensor, residuals: Tensor, *, bias: bool = True) -> Directions:
-    """Directions of the gradients δ ⊗ (X, 1); δ ⊗ X for a head without bias."""
+    """Return the directions of the gradients δ ⊗ (X, 1), or δ ⊗ X without bias."""
     inputs = F.pad(embeddings, (0, 1), value=1.0) if bias else embeddings
     return Directions(F.normalize(residuals, dim=1), F.normalize(inputs, dim=1))
 
 
 class GreedyBuffer:
-    """The samples of one class that a stream left behind, by the greedy rule of GSS.
+    """The samples of one class that remain of a stream, by the greedy rule of GSS.
 
-    A sample's score is the highest cosine of its gradient with those of a few kept samples.
-    While there is room it is kept. Then it competes with a kept sample drawn in proportion to
-    how alike that one was to the others, and takes its place with probability
-    s / (s + c), where s and c are the scores of the kept and the new one, plus 1: what
-    resembles the rest gives way to what differs.
+    The score of a sample is the highest cosine of its gradient with a few kept samples, plus 1.
+    The buffer keeps every sample while there is room. Afterwards a new sample competes with a
+    kept one, drawn in proportion to its score, and replaces it with probability s / (s + c),
+    where s and c are the scores of the kept and the new sample. Samples that resemble the rest
+    therefore give way to samples that differ.
     """
 
     def __init__(self, capacity: int, compared: int = 10) -> None:
         self.capacity, self.compared = capacity, compared
-        self.index = torch.empty(0, dtype=torch.int64)  # of the kept samples in the stream
+        self.index = torch.empty(0, dtype=torch.int64)  # kept positions in the stream
         self.scores = torch.empty(0)
         self._kept: Directions | None = None
 
     def offer(self, index: Tensor, directions: Directions, generator: torch.Generator) -> None:
-        """Take note of a batch of the stream; no two of it compete for one place."""
+        """Process a batch of the stream; no two of its samples compete for one place."""
         while len(index):
             number = self.capacity if len(self.index) >= self.capacity else 1
             first, rest = slice(number), slice(number, None)
@@ -74,7 +74,7 @@ class GreedyBuffer:
             self._compete(index, scores, directions, generator)
 
     def _similarity(self, directions: Directions, generator: torch.Generator) -> Tensor:
-        """The highest cosine with some of the kept ones, + 1; the first of all has 0.1 + 1."""
+        """Return the highest cosine with some kept samples, plus 1; 1.1 for the first sample."""
         if self._kept is None:
             return torch.full_like(directions.residuals[:, 0], 1.1)
         device = directions.residuals.device
@@ -97,14 +97,14 @@ class GreedyBuffer:
             ours[places] = theirs[won]
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the generator."""
+        """Return the buffer as tensors and plain values."""
         kept = {} if self._kept is None else self._kept._asdict()
         kept = {name: part.clone() for name, part in kept.items()}
         state = {"capacity": self.capacity, "index": self.index.clone()}
         return {**state, "scores": self.scores.clone(), "kept": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with a saved buffer."""
+        """Restore a saved buffer."""
         self.capacity = state["capacity"]
         self.index, self.scores = state["index"].clone(), state["scores"].clone()
         kept = {name: part.clone() for name, part in state["kept"].items()}

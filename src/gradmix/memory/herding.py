@@ -1,4 +1,4 @@
-"""Herding: exemplars whose mean stays as near as can be to the mean of their class.
+"""Herding: choose exemplars whose mean is as near as possible to the mean of their class.
 
 Source: Welling 2009, as used by iCaRL (Rebuffi et al., CVPR 2017).
 """
@@ -11,10 +11,13 @@ from torch.nn import functional as F
 
 
 def herding_ranks(features: Tensor, most: int) -> Tensor:
-    """The order in which samples of one class are chosen, as a rank for every sample.
+    """Return the rank at which each sample of one class is chosen, (n,).
 
-    At each turn the sample is chosen that brings the mean of the chosen nearest to the mean of
-    all, on features of length 1. Only `most` are chosen; the others share the last rank.
+    Each turn chooses the sample that brings the mean of the chosen nearest to the mean of all.
+
+    Args:
+        features: Embeddings, (n, d); they are scaled to length 1.
+        most: Number of samples to choose; all others share the last rank.
     """
     x = F.normalize(features, dim=1)
     mean = x.mean(dim=0)
@@ -22,7 +25,7 @@ def herding_ranks(features: Tensor, most: int) -> Tensor:
     total = torch.zeros_like(mean)
     for turn in range(min(most, len(x))):
         distance = (mean - (total + x) / (turn + 1)).square().sum(dim=1)
-        distance[ranks < len(x)] = torch.inf  # none twice
+        distance[ranks < len(x)] = torch.inf  # choose no sample twice
         chosen = int(distance.argmin())
         ranks[chosen] = turn
         total = total + x[chosen]

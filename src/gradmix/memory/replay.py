@@ -1,4 +1,4 @@
-"""The replay memory: a few examples of every class seen, never more than its budget."""
+"""The replay memory: a few exemplars of every class seen, within a budget."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from gradmix.errors import InputError
-from gradmix.memory.selection import first_of_each_class
 from gradmix.types import Samples
 
 
 class Kept(NamedTuple):
-    """Exemplars with all that a memory keeps of them, as `ReplayMemory.add` takes them."""
+    """Exemplars with everything that a memory stores of them; `ReplayMemory.add` takes them."""
 
     samples: Samples
     priority: Tensor
@@ -22,16 +21,23 @@ class Kept(NamedTuple):
 
 
 class ReplayMemory:
-    """Exemplars of the classes seen so far, `exemplars_per_class` of each or `total` in all.
+    """Exemplars of the classes seen so far.
 
-    With `exemplars_per_class` the memory grows with the classes (the paper's way). With
-    `total` it has a fixed size that the classes share equally, the lowest labels (the first to
-    arrive, as labels are numbered here) taking the remainder, so that old classes give up
-    exemplars as new ones come.
+    Every exemplar has a priority, and a class keeps those with the lowest. With random priorities
+    a class keeps a uniform sample of everything that was ever added, in one call or many. Other
+    rules, such as herding, use other priorities.
 
-    Every exemplar has a priority, and a class keeps those with the lowest. Random priorities
-    make what is kept a uniform sample of all that was ever added of the class, in one call
-    or many; other rules (herding, gradient diversity) give other priorities.
+    Args:
+        exemplars_per_class: Exemplars of each class; the memory grows with the classes, as in the
+            paper.
+        total: Exemplars in total, shared equally. The first classes take the remainder, and old
+            classes give up exemplars when new ones arrive. Give exactly one of the two.
+
+    >>> memory = ReplayMemory(exemplars_per_class=2)
+    >>> x, y = torch.arange(6.0)[:, None], torch.tensor([0, 0, 0, 1, 1, 1])
+    >>> memory.add(Samples(x, y), torch.tensor([3.0, 1.0, 2.0, 1.0, 2.0, 3.0]))
+    >>> memory.x.flatten().tolist(), memory.y.tolist()
+    ([1.0, 2.0, 3.0, 4.0], [0, 0, 1, 1])
     """
 
     def __init__(self, *, exemplars_per_class: int | None = None, total: int | None = None) -> None:
@@ -47,7 +53,7 @@ class ReplayMemory:
         self.total = total
         self.x = torch.empty(0)
         self.y = torch.empty(0, dtype=torch.int64)
-        self.extras: dict[str, Tensor] = {}  # what else is kept of every exemplar, by name
+        self.extras: dict[str, Tensor] = {}  # further rows of every exemplar, by name
         self._priority = torch.empty(0)
 
     def __len__(self) -> int:
@@ -55,17 +61,17 @@ class ReplayMemory:
 
     @property
     def samples(self) -> Samples:
-        """All exemplars, ordered by class."""
+        """All exemplars, sorted by class."""
         return Samples(self.x, self.y)
 
     def quota(self, classes: Tensor) -> Tensor:
-        """How many exemplars each class may have when `classes` are in memory, by label."""
+        """Return how many exemplars each class may have when `classes` are in memory, by label."""
         quota = torch.zeros(int(classes.max()) + 1, dtype=torch.int64, device=classes.device)
         quota[classes] = self._shares(len(classes)).to(classes.device)
         return quota
 
     def _shares(self, classes: int) -> Tensor:
-        """How many exemplars the first of so many classes may have, the second, and so on."""
+        """Return how many exemplars each of a number of classes may have, (classes,)."""
         if self.exemplars_per_class is not None:
             return torch.full((classes,), self.exemplars_per_class)
         assert self.total is not None
@@ -79,9 +85,15 @@ class ReplayMemory:
     def add(
         self, samples: Samples, priority: Tensor, extras: dict[str, Tensor] | None = None
     ) -> None:
-        """Offer samples, each with a priority; every class keeps the lowest within its quota.
+        """Offer samples; every class keeps those with the lowest priority within its quota.
 
-        `extras` are further rows to keep beside the samples, the same names at every call.
+        Args:
+            samples: Samples and labels.
+            priority: Priority of each sample, (N,).
+            extras: Further rows to store with the samples; the same names in every call.
+
+        Raises:
+            InputError: If the rows do not fit each other or the memory; nothing changes then.
         """
         x, y = samples
         extras = {} if extras is None else extras
@@ -97,7 +109,7 @@ class ReplayMemory:
         self.extras = {name: rows[kept] for name, rows in extras.items()}
 
     def _gather(self, x: Tensor, kept: Tensor, held: int) -> Tensor:
-        """The kept among those held and those offered; of these only the kept are touched."""
+        """Return the kept samples; of the offered ones, only the kept are read."""
         offered = x.index_select(0, kept[kept >= held] - held)
         if not held:
             return offered
@@ -131,7 +143,7 @@ class ReplayMemory:
             )
 
     def set_budget(self, exemplars_per_class: int | None, total: int | None) -> None:
-        """From now on hold so many; what is beyond that goes."""
+        """Change the budget; exemplars beyond it are dropped."""
         self.exemplars_per_class, self.total = exemplars_per_class, total
         if len(self):
             kept = first_of_each_class(self.y, self._priority, self.quota(self.y.unique()))
@@ -140,7 +152,7 @@ class ReplayMemory:
             self.split_off(chosen)
 
     def split_off(self, chosen: Tensor) -> Kept:
-        """Take the exemplars where the mask `chosen` is true out of the memory; `add` puts back."""
+        """Remove and return the exemplars where the mask `chosen` is true; `add` restores them."""
         parts = [
             Kept(
                 Samples(self.x[rows], self.y[rows]),
@@ -153,36 +165,64 @@ class ReplayMemory:
         return parts[0]
 
     def forget(self, label: int) -> None:
-        """Drop the exemplars of a class; the classes after it move up by one."""
+        """Drop the exemplars of a class; later classes move up by one."""
         self.split_off(self.y == label)
         self.y = self.y - (self.y > label).long()
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Indices of `count` exemplars, uniformly, none twice.
+        """Draw the rows of `count` different exemplars, uniformly.
 
-        A memory with fewer than `count` exemplars gives all of them, so a replay batch is
-        then smaller than asked for.
+        A memory with fewer than `count` exemplars returns all of them, in random order.
         """
         if count < 0:
             raise InputError(f"count is {count}; draw 0 or more exemplars")
         return torch.randperm(len(self), generator=generator, device=self.y.device)[:count]
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is: exemplars, labels, priorities, extras."""
+        """Return exemplars, labels, priorities and extras."""
         extras = dict(self.extras)
         return {"x": self.x, "y": self.y, "priority": self._priority, "extras": extras}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved memory, exactly; one that is over this budget is refused."""
+        """Restore a saved memory.
+
+        Raises:
+            InputError: If the saved memory exceeds this budget or its rows do not fit each other.
+        """
         x, y, priority = state["x"], state["y"], state["priority"]
+        rows = {"x": x, "priority": priority, **state["extras"]}
+        for name, part in rows.items():
+            if len(part) != len(y):
+                raise InputError(f"memory.{name} has {len(part)} rows for {len(y)} labels")
         if len(y):
             counts = np.unique(y.numpy(force=True), return_counts=True)[1]
             if (counts > self._shares(len(counts)).numpy()).any():
-                raise InputError(f"the saved memory of {len(y)} exemplars is over this budget")
+                raise InputError(
+                    f"memory: {len(y)} exemplars are saved, more than this budget allows"
+                )
         self.x, self.y, self._priority = x, y, priority
         self.extras = dict(state["extras"])
 
 
 def random_priority(count: int, generator: torch.Generator) -> Tensor:
-    """Priorities that keep a uniform sample, in float64 so that ties do not happen."""
+    """Return priorities that keep a uniform sample; in float64, so that ties do not happen."""
     return torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+
+
+def first_of_each_class(labels: Tensor, priority: Tensor, quota: Tensor) -> Tensor:
+    """Return the rows of the `quota[c]` samples of each class c with the lowest priority.
+
+    The rows are sorted by class, then by priority; equal priorities keep their order.
+
+    Args:
+        labels: Class of each sample, int64 (N,).
+        priority: Priority of each sample, (N,).
+        quota: Largest number of samples of each class, (C,).
+    """
+    by_priority = priority.argsort(stable=True)
+    order = by_priority[labels[by_priority].argsort(stable=True)]
+    counts = labels.bincount(minlength=len(quota))
+    start = counts.cumsum(0) - counts
+    of_class = labels[order]
+    rank = torch.arange(len(order), device=labels.device) - start[of_class]
+    return order[rank < quota[of_class]]

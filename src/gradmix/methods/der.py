@@ -1,4 +1,4 @@
-"""DER and DER++, dark experience replay: old outputs are replayed, not only old labels.
+"""DER and DER++, dark experience replay: replay old outputs, and not only old labels.
 
 Source: Buzzega et al., "Dark Experience for General Continual Learning", NeurIPS 2020;
 reference code aimagelab/mammoth.
@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
-from gradmix.methods.base import Method, Options
+from gradmix.methods.base import Options
+from gradmix.methods.er import ER
 from gradmix.types import Samples
 
 PREDICT_BATCH = 1024
@@ -23,10 +24,10 @@ PREDICT_BATCH = 1024
 
 @dataclass(frozen=True)
 class DEROptions(Options):
-    """Weights of the terms; the reference's lie between 0.1 and 1."""
+    """Weights of the terms of the loss; the reference uses 0.1 to 1."""
 
-    alpha: float = 0.5  # of the distance to the stored logits
-    beta: float = 0.5  # of the cross-entropy of a second draw (DER++ only)
+    alpha: float = 0.5  # weight of the distance to the stored logits
+    beta: float = 0.5  # weight of the cross-entropy on a second draw (DER++ only)
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -34,16 +35,16 @@ class DEROptions(Options):
                 raise InputError(f"{name} is {getattr(self, name)}; a weight is 0 or more")
 
 
-class DER(Method):
-    """Cross-entropy on B1, plus the squared distance of the outputs for B2 to those stored.
+class DER(ER):
+    """Cross-entropy on B1, plus the squared distance between new and stored outputs for B2.
 
-    Logits are recorded once, when the exemplars are stored after their task, in evaluation mode
-    (as Avalanche does; the reference stores while training, from a reservoir, which the end-of-
-    task memory of the paper has not). A head that grew since has outputs that were not there
-    then: only the first ones, which were, are compared. Labels of the memory are not used.
+    Logits are recorded in evaluation mode when exemplars are stored at the end of their task, as
+    in Avalanche. (The reference stores them during training, from a reservoir; the memory of the
+    paper is filled at the end of a task.) If the head has grown since, only the outputs that
+    existed then are compared. Plain DER does not use the labels of the memory.
 
-    Mixing: B1 ∪ B2 is mixed as one batch, and the cross-entropy is over all of it, so a
-    mixed DER does use the memory's labels; the distance is always on the unmixed B2.
+    Mixing: B1 ∪ B2 is mixed as one batch and the cross-entropy covers all of it, so a mixed DER
+    does use the memory's labels. The distance always uses the unmixed B2.
     Criterion: as in ER.
     """
 
@@ -51,7 +52,7 @@ class DER(Method):
     extras: ClassVar[frozenset[str]] = frozenset({"logits", "known"})
 
     def train_step(self, step: int) -> Tensor:
-        """CE(B1) + α · MSE(B2)."""
+        """Return CE(B1) + α · MSE(B2)."""
         options, plan = self.options, self.plan
         assert isinstance(options, DEROptions)
         assert plan is not None and plan.index is not None and self.new is not None  # noqa: PT018
@@ -64,22 +65,22 @@ class DER(Method):
             again = outputs[number:]
         else:
             loss = F.cross_entropy(outputs, mixed.targets)
-            again = self.model(self.pool.views(replay)) if len(replay) else outputs
+            again = self.model(self.pool.augmented(replay)) if len(replay) else outputs
         if len(replay):
             loss = loss + options.alpha * self.distance(again, replay)
         return loss
 
     def distance(self, outputs: Tensor, replay: Tensor) -> Tensor:
-        """Mean squared distance to the stored logits, over the outputs there were then."""
+        """Return the mean squared distance to the stored logits, over outputs that existed then."""
         rows = replay - self.pool.num_new
         stored, known = (self.memory.extras[name][rows] for name in ("logits", "known"))
-        width = stored.shape[1]  # of the head when exemplars were last stored
+        width = stored.shape[1]  # outputs of the head when exemplars were last stored
         there = torch.arange(width, device=outputs.device) < known[:, None]
         squares = (outputs[:, :width] - stored).square() * there
         return squares.sum() / there.sum()
 
     def end_task(self, new: Samples) -> None:
-        """Random exemplars, each with the outputs of this moment."""
+        """Store random exemplars with their present outputs."""
         priority = random_priority(len(new.y), self.streams.device("memory"))
         outputs = self.memory_logits(new)
         width = max(
@@ -92,16 +93,21 @@ class DER(Method):
             self.memory.extras["logits"] = F.pad(old, (0, width - old.shape[1]))
         self.memory.add(new, priority, extras)
 
-    def load_past(self, state: dict[str, Any]) -> None:
-        """With outputs that were stored for these exemplars."""
-        super().load_past(state)
+    def load_memory(self, state: dict[str, Any]) -> None:
+        """Restore the stored outputs, too."""
+        super().load_memory(state)
         if len(self.memory):
             logits, known = (self.memory.extras[name] for name in ("logits", "known"))
-            if logits.ndim != 2 or known.ndim != 1 or logits.shape[1] > self.head.out_features:
-                raise InputError("the saved outputs of exemplars are those of another network")
+            if (
+                (logits.ndim, logits.dtype) != (2, torch.float32)
+                or (known.ndim, known.dtype) != (1, torch.int64)
+                or logits.shape[1] > self.head.out_features
+                or not bool(torch.isfinite(logits).all())
+            ):
+                raise InputError("memory.extras: the stored outputs belong to another network")
 
     def drop_outputs(self, label: int) -> None:
-        """The stored outputs, too."""
+        """Remove the class from the stored outputs, too."""
         super().drop_outputs(label)
         extras = self.memory.extras
         if "logits" not in extras:
@@ -111,20 +117,20 @@ class DER(Method):
         extras["logits"], extras["known"] = logits[:, kept], known - (known > label).long()
 
     def memory_logits(self, new: Samples) -> Tensor:
-        """Outputs for stored samples, in evaluation mode."""
-        index = torch.arange(len(new.y), device=new.y.device)  # the task's, first in the pool
+        """Return the outputs for the task's samples, (N, C), in evaluation mode."""
+        index = torch.arange(len(new.y), device=new.y.device)  # they come first in the pool
         parts = index.split(PREDICT_BATCH)
-        return torch.cat([self.predict(self.pool.images(part)) for part in parts])
+        return torch.cat([self.predict(self.pool.inputs(part)) for part in parts])
 
 
 class DERPlusPlus(DER):
     """DER, plus cross-entropy on a second draw from the memory, weighted by β.
 
-    Mixing: as in DER; the second draw stays unmixed.
+    Mixing: as in DER. The second draw stays unmixed.
     """
 
     def train_step(self, step: int) -> Tensor:
-        """CE(B1) + α · MSE(B2) + β · CE(B3)."""
+        """Return CE(B1) + α · MSE(B2) + β · CE(B3)."""
         assert isinstance(self.options, DEROptions)
         loss = super().train_step(step)
         if not len(self.memory):

@@ -1,4 +1,4 @@
-"""FOSTER: a new branch learns what the old network got wrong, then both are made one again.
+"""FOSTER: a new branch learns what the old network got wrong; then both are compressed to one.
 
 Source: Wang et al., "FOSTER: Feature Boosting and Compression for Class-Incremental Learning",
 ECCV 2022; reference code G-U-N/ECCV22-FOSTER.
@@ -17,25 +17,27 @@ from torch.nn import functional as F
 
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
-from gradmix.methods.base import Method, Options, Stage
-from gradmix.methods.losses import check_splittable, distillation
-from gradmix.mixing.plan import Plan
-from gradmix.models.base import Mix, Network
+from gradmix.methods.base import Options, Stage
+from gradmix.methods.er import ER
+from gradmix.methods.losses import distillation
+from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import drop_output, grow_head, widen_head
+from gradmix.models.initialise import new_linear
+from gradmix.models.network import Mix, Network, check_splittable
 from gradmix.types import MixedBatch
 
 
 @dataclass(frozen=True)
 class FOSTEROptions(Options):
-    """The reference's values, the lengths of its stages as a ratio."""
+    """The reference's values; the lengths of its stages are a ratio."""
 
-    beta1: float = 0.97  # effective-number weights of logit alignment
-    beta2: float = 0.97  # and of the balanced distillation
-    distill: float = 1.0  # weight of distillation from the old network
+    beta1: float = 0.97  # effective-number weights of the logit alignment
+    beta2: float = 0.97  # effective-number weights of the balanced distillation
+    distill: float = 1.0  # weight of the distillation from the old network
     temperature: float = 2.0
-    compression: float = 130 / 170  # length of compression over that of boosting
-    mix_boosting: float = 1.0  # 0 leaves its batches unmixed
-    mix_compression: float = 0.0  # 1 mixes its batches too
+    compression: float = 130 / 170  # epochs of compression over epochs of boosting
+    mix_boosting: float = 1.0  # 0 leaves the batches of boosting unmixed
+    mix_compression: float = 0.0  # 1 mixes the batches of compression, too
 
     def __post_init__(self) -> None:
         for name in ("beta1", "beta2"):
@@ -54,47 +56,52 @@ class FOSTEROptions(Options):
 class TwoBranches(nn.Module):
     """A frozen old network beside a new one, and a head on both embeddings."""
 
-    def __init__(self, old: Network, outputs: int) -> None:
+    def __init__(self, old: Network, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
+        self.draws_randomly = old.draws_randomly
         self.old = old.requires_grad_(False).eval()
         self.new = copy.deepcopy(old).requires_grad_(True)
-        size = old.embedding_size
-        self.new.head = nn.Linear(size, outputs).to(old.head.weight.device)  # enhancement
-        self.head = widen_head(old.head, 2 * size, outputs).requires_grad_(True)
+        size, device = old.embedding_size, old.head.weight.device
+        self.new.head = new_linear(size, outputs, generator=generator, device=device)  # enhancement
+        self.head = widen_head(old.head, 2 * size, outputs, generator=generator)
+        self.head.requires_grad_(True)
 
     def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> tuple[Tensor, Tensor]:
-        """Of the old branch, without gradient, and of the new."""
+        """Return the embeddings of the old branch, without gradient, and the new, (B, d) each."""
         with torch.no_grad():
             old = self.old.features(x, mix, at)
         return old, self.new.features(x, mix, at)
 
     def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """Logits of all classes."""
+        """Return logits of all classes, (B, C)."""
         logits: Tensor = self.head(torch.cat(self.embeddings(x, mix, at), dim=1))
         return logits
 
     def train(self, mode: bool = True) -> TwoBranches:
-        """The old branch stays in evaluation mode."""
+        """Set the mode; the old branch stays in evaluation mode."""
         super().train(mode)
         self.old.eval()
         return self
 
 
-class FOSTER(Method):
-    """Boosting: the old network, frozen, and a new branch are trained on one head, with a second
-    head on the new branch alone and distillation from the old network; then compression: a
-    single network learns to answer as the two do, classes weighted against their imbalance.
+class FOSTER(ER):
+    """Boosting and compression.
 
-    Results are of the two branches ("main"), as the reference reports them; those of the single
-    network, which is the old one of the next task, are beside them as "student".
+    Boosting trains a new branch beside the frozen old network, with one head on both, a second
+    head on the new branch and distillation from the old network. Compression trains a single
+    network to answer as the two branches do, with classes weighted against their imbalance.
 
-    Where the sources leave a choice: the optimizer is that of the other methods; the number of
-    new samples per class is counted, not fixed at 500; the first task is plain training.
+    Results are those of the two branches ("main"), as in the reference. The single network, which
+    is the old one of the next task, is reported as "student".
 
-    Mixing: soft labels in both cross-entropies of boosting; distillation takes the mixed input
-    through both networks. Compression, which has no labels, sees batches as they are unless asked
-    (`mix_compression`): mixing them too costs accuracy (docs/reproduction.md). Criterion: the
-    embedding is that of both branches, the last layer the head on them, with plain softmax outputs.
+    Choices where the sources are silent: the optimizer is the same as in other methods; the
+    number of new samples per class is counted and not fixed at 500; the first task is plain
+    training.
+
+    Mixing: soft labels in both cross-entropies of boosting; distillation passes the mixed input
+    through both networks. Compression has no labels and uses unmixed batches by default
+    (`mix_compression`), because mixing them costs accuracy (docs/reproduction.md).
+    Criterion: the embeddings of both branches and the head on them, with plain softmax outputs.
     """
 
     options_type: ClassVar[type[Options]] = FOSTEROptions
@@ -110,18 +117,18 @@ class FOSTER(Method):
         return self.options
 
     def grow(self, seen: int) -> None:
-        """From the second task on: two branches, the old one being the last student."""
-        with self.streams.as_global("heads"):
-            if self.seen == 0:
-                assert isinstance(self.model, Network)
-                self.model.head = grow_head(self.head, seen)
-                return
-            old = self.model if self.student is None else self.student
-            assert isinstance(old, Network)
-            self.model, self.student = TwoBranches(old, seen), None
+        """From the second task on, make two branches; the last student becomes the old one."""
+        generator = self.streams.generator("heads")
+        if self.seen == 0:
+            assert isinstance(self.model, Network)
+            self.model.head = grow_head(self.head, seen, generator=generator)
+            return
+        old = self.model if self.student is None else self.student
+        assert isinstance(old, Network)
+        self.model, self.student = TwoBranches(old, seen, generator), None
 
     def stages(self) -> Sequence[Stage]:
-        """Boosting and compression; the first task has one stage."""
+        """Return boosting and compression; the first task has one stage."""
         epochs = self.settings.epochs
         if not isinstance(self.model, TwoBranches):
             return [Stage("train", epochs)]
@@ -129,20 +136,20 @@ class FOSTER(Method):
         return [Stage("boosting", epochs), Stage("compression", shorter)]
 
     def begin_stage(self, stage: Stage) -> None:
-        """Compression starts from the old network, its head grown."""
+        """Start a stage; compression starts from the old network with a grown head."""
         if stage.name == "compression":
             self._new_student()
         super().begin_stage(stage)
 
     def _new_student(self) -> None:
         assert isinstance(self.model, TwoBranches)
-        with self.streams.as_global("heads"):
-            student = copy.deepcopy(self.model.old)
-            student.head = grow_head(student.head, self.head.out_features)
-            self.student = student.requires_grad_(True).train()
+        generator = self.streams.generator("heads")
+        student = copy.deepcopy(self.model.old)
+        student.head = grow_head(student.head, self.head.out_features, generator=generator)
+        self.student = student.requires_grad_(True).train()
 
     def train_mode(self) -> None:
-        """In compression the student trains and the two branches answer as they will in use."""
+        """Train the student in compression, with the two branches in evaluation mode."""
         if self.stage.name == "compression":
             assert self.student is not None
             self.model.eval()
@@ -151,22 +158,22 @@ class FOSTER(Method):
             self.model.train()
 
     def parameters(self) -> list[nn.Parameter]:
-        """The student in compression, else all that is not frozen."""
+        """Return the student's in compression, otherwise all that are not frozen."""
         trained = self.student if self.stage.name == "compression" else self.model
         assert trained is not None
         return [parameter for parameter in trained.parameters() if parameter.requires_grad]
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Mixed, but for stages that are not to be."""
+        """Plan the batches; stages whose option says so stay unmixed."""
         options = self._options
         mixed = {"boosting": options.mix_boosting, "compression": options.mix_compression}
         if mixed.get(self.stage.name, True):
             return super().plan_epoch(new)
-        index = self.joined(new)
+        index = self.join(new)
         return Plan(self.pool.y[index], index)
 
     def train_step(self, step: int) -> Tensor:
-        """The loss of the stage."""
+        """Return the loss of the current stage."""
         mixed = self.mixed_batch(step)
         if self.stage.name == "compression":
             return self.compression_loss(mixed)
@@ -175,7 +182,7 @@ class FOSTER(Method):
         return F.cross_entropy(self.logits(mixed), mixed.targets)
 
     def boosting_loss(self, mixed: MixedBatch) -> Tensor:
-        """CE(z / w) + CE of the new branch alone + distillation from the old network."""
+        """Return CE(z / w) + CE of the new branch + distillation from the old network."""
         net = self.model
         assert isinstance(net, TwoBranches)
         old, own = net.embeddings(mixed.x, mixed.mix, mixed.at)
@@ -188,7 +195,7 @@ class FOSTER(Method):
         return loss
 
     def compression_loss(self, mixed: MixedBatch) -> Tensor:
-        """The student against the two branches, whose answers are weighted by class."""
+        """Return the distillation loss of the student; the answers are weighted by class."""
         assert self.student is not None
         temperature = self._options.temperature
         with torch.no_grad():
@@ -200,13 +207,13 @@ class FOSTER(Method):
         return loss
 
     def class_weights(self, beta: float) -> Tensor:
-        """(1 − β) / (1 − β^n) for every class with n samples in the pool, mean 1."""
+        """Return (1 − β) / (1 − β^n) for each class with n samples, scaled to mean 1, (C,)."""
         counts = self.pool.y.bincount(minlength=self.head.out_features)
         weights = (1 - beta) / (1 - beta ** counts.to(torch.float32))
         return weights / weights.mean()
 
     def drop_outputs(self, label: int) -> None:
-        """In both branches and the student."""
+        """Remove the class from both branches and the student."""
         super().drop_outputs(label)
         net = self.model
         if isinstance(net, TwoBranches):
@@ -220,12 +227,12 @@ class FOSTER(Method):
             self.student.head = drop_output(self.student.head, label)
 
     def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """The two branches, and the student."""
+        """Return the two branches and the student."""
         return {"main": self.predict, "student": self.predict_student}
 
     @torch.no_grad()
     def predict_student(self, x: Tensor) -> Tensor:
-        """Class scores of the compressed network; of the only one there is before there are two."""
+        """Return class scores of the student; of the only network before there are two."""
         if self.student is None:
             return self.predict(x)
         with evaluating(self.student):
@@ -233,27 +240,36 @@ class FOSTER(Method):
         return scores
 
     def networks(self) -> dict[str, nn.Module]:
-        """With the student, once there is one."""
+        """Add the student, once there is one."""
         return super().networks() | ({} if self.student is None else {"student": self.student})
 
     def structure(self) -> dict[str, Any]:
-        """Whether there are two branches and a student, and what the old one knows."""
+        """Add whether there are two branches and a student, and the old outputs."""
         two = isinstance(self.model, TwoBranches)
         old = self.model.old.head.out_features if isinstance(self.model, TwoBranches) else 0
         student = self.student is not None
         return {**super().structure(), "two": two, "old": old, "student": student}
 
+    def load_stage_state_dict(self, state: dict[str, Any], stage: Stage, epoch: int) -> None:
+        """Check that there is a student in compression, and only there."""
+        if (self.student is not None) != (stage.name == "compression"):
+            raise InputError(f"structure.student does not fit the stage {stage.name!r}")
+        super().load_stage_state_dict(state, stage, epoch)
+
     def rebuild(self, structure: dict[str, Any]) -> None:
-        """Networks of the saved shape."""
+        """Make networks of the saved shape."""
+        if structure["student"] and not structure["two"]:
+            raise InputError("structure.student: there is a student only beside two branches")
         first = self.model.old if isinstance(self.model, TwoBranches) else self.model
         assert isinstance(first, Network)
         self.model, self.student = first.requires_grad_(True), None
-        with self.streams.as_global("heads"):
-            outputs = structure["old"] or structure["outputs"]
-            device = self.head.weight.device
-            self.model.head = nn.Linear(self.head.in_features, outputs).to(device)
-            if structure["two"]:
-                self.model = TwoBranches(self.model, structure["outputs"])
+        generator = self.streams.generator("heads")
+        outputs, device = structure["old"] or structure["outputs"], self.head.weight.device
+        self.model.head = new_linear(
+            self.head.in_features, outputs, generator=generator, device=device
+        )
+        if structure["two"]:
+            self.model = TwoBranches(self.model, structure["outputs"], generator)
         if structure["student"]:
             self._new_student()
         self.seen = structure["seen"]

@@ -1,4 +1,4 @@
-"""iCaRL: herded exemplars, distillation by sigmoid outputs, nearest mean of exemplars.
+"""iCaRL: herded exemplars, distillation of sigmoid outputs, nearest mean of exemplars.
 
 Source: Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017;
 reference forms in aimagelab/mammoth (loss) and G-U-N/PyCIL (herding).
@@ -15,37 +15,39 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.criterion import embed, find_head
+from gradmix.errors import InputError
 from gradmix.memory import herding_ranks
-from gradmix.methods.base import Method, Stage
+from gradmix.methods.base import Stage
+from gradmix.methods.er import ER
 from gradmix.types import MixedBatch, Samples
 
 
-class ICaRL(Method):
-    """Binary cross-entropy on every output; old outputs are to stay what they were.
+class ICaRL(ER):
+    """Binary cross-entropy on every output; old outputs are distilled from the old network.
 
-    New samples and exemplars share each batch. Predictions go to the class whose exemplars'
-    mean embedding is nearest; what the trained outputs say is reported beside them, as "head".
+    New samples and exemplars share each batch. A prediction is the class whose exemplars have the
+    nearest mean embedding. The predictions of the trained head are reported as "head".
 
-    Mixing: soft labels for the new classes' outputs; old ones' targets are the old network's
-    answers to the mixed input. Criterion: the trained head, with the softmax form of its
-    gradients although the loss is binary and predictions go by means.
+    Mixing: soft labels for the outputs of new classes; the targets of old classes are the old
+    network's answers to the mixed input. Criterion: the trained head, with the softmax form of its
+    gradients, although the loss is binary and predictions use means.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.old: nn.Module | None = None  # the network as the last task left it
+        self.old: nn.Module | None = None  # the network at the end of the previous task
         self.old_classes = 0
         self._means: tuple[Tensor, Tensor] | None = None  # classes (K,) and means (K, d)
 
     def begin_stage(self, stage: Stage) -> None:
-        """From the second task on, remember the network as it is."""
+        """From the second task on, keep a frozen copy of the network."""
         if len(self.memory):
             self.old = copy.deepcopy(self.model).requires_grad_(False).eval()
             self.old_classes = int(self.memory.y.max()) + 1
         super().begin_stage(stage)
 
     def train_step(self, step: int) -> Tensor:
-        """Labels for new outputs, the old network's answers for old ones."""
+        """Return the binary cross-entropy: labels for new outputs, old answers for old ones."""
         self._means = None
         mixed = self.mixed_batch(step)
         outputs = self.logits(mixed)
@@ -60,19 +62,19 @@ class ICaRL(Method):
 
     @torch.no_grad()
     def old_answers(self, mixed: MixedBatch) -> Tensor:
-        """What the old network says to the same inputs."""
+        """Return the old network's answers to the same inputs, (B, C)."""
         assert self.old is not None
         answers: Tensor = self.old(mixed.x, mix=mixed.mix, at=mixed.at).sigmoid()
         return answers
 
     def end_task(self, new: Samples) -> None:
-        """Herd exemplars of every new class; class means are taken anew at the next prediction.
+        """Herd exemplars of every new class; the next prediction computes class means again.
 
-        The more of a class was in a task, the more of its exemplars are from there.
+        The more samples of a class a task has, the more of its exemplars come from there.
         """
         self._means = None
         index = torch.arange(len(new.y), device=new.y.device)
-        features = embed(self.model, self.head, self.pool.images(index), new.y).embeddings
+        features = embed(self.model, self.head, self.pool.inputs(index), new.y).embeddings
         ranks = torch.empty(len(new.y), dtype=torch.float64, device=new.y.device)
         classes = new.y.unique()
         quota = self.memory.quota(torch.cat([self.memory.y.unique(), classes]).unique())
@@ -83,7 +85,10 @@ class ICaRL(Method):
         self.memory.add(new, ranks)
 
     def class_means(self) -> tuple[Tensor, Tensor]:
-        """The classes in memory and the normalised means of their normalised embeddings."""
+        """Return the classes in memory, (K,), and the means of their embeddings, (K, d).
+
+        Embeddings and means have length 1.
+        """
         if self._means is None:
             x, y = self.memory.samples
             seen = embed(self.model, self.head, self.normalise(x), y)
@@ -95,7 +100,7 @@ class ICaRL(Method):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Minus the squared distance to each class mean; before the first task the head's word."""
+        """Return minus the squared distance to each class mean; the head's scores before task 1."""
         if not len(self.memory):
             return super().predict(x)
         classes, means = self.class_means()
@@ -105,8 +110,14 @@ class ICaRL(Method):
         scores[:, classes] = -torch.cdist(features, means).square()
         return scores
 
+    def predictor_module(self) -> nn.Module:
+        """Raise InputError: predictions use class means, not the network's head."""
+        raise InputError(
+            "method is 'icarl', which predicts by the means of its exemplars; export another method"
+        )
+
     def drop_outputs(self, label: int) -> None:
-        """In the old network, too."""
+        """Remove the output from the old network, too."""
         super().drop_outputs(label)
         self._means = None
         if self.old is not None:
@@ -115,19 +126,19 @@ class ICaRL(Method):
             self.old = self.old if self.old_classes else None
 
     def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """Nearest means, and the head."""
+        """Add the trained head."""
         return {"main": self.predict, "head": super().predict}
 
     def networks(self) -> dict[str, nn.Module]:
-        """With the old network, once there is one."""
+        """Add the old network, once there is one."""
         return super().networks() | ({} if self.old is None else {"old": self.old})
 
     def structure(self) -> dict[str, Any]:
-        """With the number of classes that the old network knows."""
+        """Add the number of classes that the old network knows."""
         return {**super().structure(), "old_classes": self.old_classes}
 
     def rebuild(self, structure: dict[str, Any]) -> None:
-        """With an old network of the shape it has."""
+        """Make an old network of the same shape, too."""
         super().rebuild(structure)
         self.old_classes, self._means = structure["old_classes"], None
         self.old = None

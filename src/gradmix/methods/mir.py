@@ -15,13 +15,14 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.methods.base import Method, Options
+from gradmix.methods.base import Options
+from gradmix.methods.er import ER
 from gradmix.types import MixedBatch, Samples
 
 
 @dataclass(frozen=True)
 class MIROptions(Options):
-    """The reference draws 50 candidates for a replay batch of 10."""
+    """The reference scores 50 candidates for a replay batch of 10."""
 
     candidates: float = 2.0  # exemplars scored per step, as a multiple of the replay batch
 
@@ -30,30 +31,31 @@ class MIROptions(Options):
             raise InputError(f"candidates is {self.candidates}; give a multiple of 1 or more")
 
 
-class MIR(Method):
-    """Of some exemplars drawn, those whose loss would rise most by a step on B1 are replayed.
+class MIR(ER):
+    """Draws candidates and replays those whose loss a step on B1 would raise most.
 
-    The virtual step is plain SGD on the unmixed B1 with the current learning rate. The model,
-    its optimizer and its BatchNorm statistics do not notice: parameters are swapped by
-    `torch.func`, statistics are copies.
+    The virtual step is plain SGD on the unmixed B1 with the current learning rate. It leaves the
+    model, its optimizer and its BatchNorm statistics unchanged: `torch.func` swaps parameters,
+    and statistics are copies.
 
-    Mixing: after retrieval B1 ∪ B2 is mixed as in ER. Criterion: as in ER.
+    Mixing: B1 ∪ B2 is mixed as in ER, after retrieval. Criterion: as in ER.
     """
 
     options_type: ClassVar[type[Options]] = MIROptions
+    plans: ClassVar[bool] = False
 
     def plan_epoch(self, new: Tensor) -> None:
-        """What is replayed depends on the network of the moment."""
+        """Plan nothing: the replayed samples depend on the network at each step."""
 
     def mixed_batch(self, step: int) -> MixedBatch:
-        """Retrieve B2, then mix as ER does."""
+        """Retrieve B2, then mix B1 ∪ B2."""
         assert self.new is not None
         new = self.new[step]
         batch = torch.cat([new, self.retrieve(new)])
-        return self.mixer.mix(self.planned(batch[None]), 0)
+        return self.mixer.mix(self.mixer.plan(batch[None], self.selector.pairs), 0)
 
     def retrieve(self, new: Tensor) -> Tensor:
-        """Pool indices of the candidates whose loss rises most."""
+        """Return pool rows of the candidates whose loss rises most, (|B2|,)."""
         assert isinstance(self.options, MIROptions)
         wanted = self.settings.replay_batch_size
         number = int(self.options.candidates * wanted)
@@ -64,12 +66,13 @@ class MIR(Method):
         return drawn[rise.topk(wanted).indices]
 
     def interference(self, new: Samples, candidates: Samples) -> Tensor:
-        """How much each candidate's loss rises by a step on `new`, (n,)."""
+        """Return how much a step on `new` raises the loss of each candidate, (n,)."""
         parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         trained = {name: value for name, value in parameters.items() if value.requires_grad}
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
         loss = F.cross_entropy(functional_call(self.model, (parameters, buffers), (new.x,)), new.y)
         gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        assert self.optimizer is not None
         lr = self.optimizer.param_groups[0]["lr"]
         moved = parameters | {
             name: value.detach() - lr * gradient

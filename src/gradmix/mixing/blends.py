@@ -1,4 +1,4 @@
-"""How are two samples combined, and where? On inputs, in a pasted box, or on hidden states."""
+"""Blends: how two samples are combined, on inputs, in a pasted box or on hidden states."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ class Box(NamedTuple):
 
 
 def linear(x: Tensor, partners: Tensor, lam: float) -> Tensor:
-    """λ x + (1−λ) x of the partner (Eq. 2); the result takes the place of `partners`."""
+    """Return λ x + (1−λ) x of the partner (Eq. 2); the result overwrites `partners`."""
     return partners.lerp_(x, lam)
 
 
 def draw_box(lam: float, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Box, float]:
-    """CutMix's box for images of `shape`, and the share of the image that is left.
+    """Draw CutMix's box for images of `shape` (C, H, W).
 
-    The box has the area 1 − λ, its centre is uniform over the pixels, and what lies outside
-    the image is cut off.
+    The box has the area 1 − λ and a centre uniform over the pixels. It is clipped to the image.
+
+    Returns:
+        The box, and the share of the image outside it, which becomes λ.
     """
     if len(shape) != 3:
         raise InputError(f"cutmix needs images (N, C, H, W); these inputs have shape (N, *{shape})")
@@ -38,8 +40,8 @@ def draw_box(lam: float, shape: tuple[int, ...], rng: np.random.Generator) -> tu
     side = float(np.sqrt(1 - lam))
     top, bottom = _interval(int(rng.integers(height)), int(height * side), height)
     left, right = _interval(int(rng.integers(width)), int(width * side), width)
-    left_over = 1 - (bottom - top) * (right - left) / (height * width)
-    return Box(top, bottom, left, right), left_over
+    outside = 1 - (bottom - top) * (right - left) / (height * width)
+    return Box(top, bottom, left, right), outside
 
 
 def _interval(centre: int, size: int, limit: int) -> tuple[int, int]:
@@ -47,7 +49,7 @@ def _interval(centre: int, size: int, limit: int) -> tuple[int, int]:
 
 
 def cutmix(x: Tensor, partners: Tensor, box: Box) -> Tensor:
-    """The box of each partner is pasted in."""
+    """Return `x` with the box of each partner pasted in."""
     mixed = x.clone()
     top, bottom, left, right = box
     mixed[:, :, top:bottom, left:right] = partners[:, :, top:bottom, left:right]
@@ -55,12 +57,15 @@ def cutmix(x: Tensor, partners: Tensor, box: Box) -> Tensor:
 
 
 def manifold_in_batch(rows: Tensor, lam: float) -> Callable[[Tensor], Tensor]:
-    """Hidden states are mixed with those of other rows (Manifold Mixup)."""
+    """Return a function that mixes hidden states with other rows of the batch (Manifold Mixup)."""
     return lambda h: torch.lerp(h.index_select(0, rows), h, lam)
 
 
 def manifold_from_outside(lam: float) -> Callable[[Tensor], Tensor]:
-    """The same with partners from outside the batch, which pass the first layers after it."""
+    """Return a function that mixes the first half of the hidden states with the second half.
+
+    The second half are partners from outside the batch.
+    """
 
     def mix(h: Tensor) -> Tensor:
         own, other = h.chunk(2)

@@ -1,4 +1,4 @@
-"""GradMix as a drop-in for anybody's own training loop."""
+"""GradMix for your own training loop."""
 
 from __future__ import annotations
 
@@ -11,32 +11,57 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradmix.criterion import find_head
-from gradmix.criterion.selector import Judging
+from gradmix.criterion import PairSelector, find_head
+from gradmix.criterion.pair_tables import PairTable
 from gradmix.errors import InputError
 from gradmix.mixing.mixer import Mixer
-from gradmix.mixing.recipe import BY_SAMPLES, RECIPES, Recipe
-from gradmix.types import PairTable
+from gradmix.mixing.recipe import RECIPES, Recipe
+from gradmix.randomness import parse_numpy_state
+from gradmix.settings import CriterionSettings
 
 
 class _TensorPool:
-    """A pool of inputs in the form that batches have."""
+    """The current task followed by the memory, in the form that batches have."""
+
+    one_gather = False  # a batch may hold other views of the samples
 
     def __init__(self, current: tuple[Tensor, Tensor], memory: tuple[Tensor, Tensor]) -> None:
         self.num_new, self.input_shape = len(current[1]), tuple(current[0].shape[1:])
         self.x = torch.cat([current[0], memory[0]]) if len(memory[1]) else current[0]
         self.y = torch.cat([current[1], memory[1]]) if len(memory[1]) else current[1]
 
-    one_gather = False  # a batch may hold other views of the samples
-
-    def images(self, index: Tensor) -> Tensor:
+    def inputs(self, index: Tensor) -> Tensor:
         return self.x.index_select(0, index)
 
-    views = images
+    augmented = inputs
 
 
 class GradMix:
     """Gradient-based selective mixup for your own training loop.
+
+    Call `refresh` once per epoch and the mixer itself for each batch. As with
+    `torchvision.transforms.v2.MixUp`, a call takes inputs and integer labels and returns mixed
+    inputs and soft targets. With an empty memory, batches come back unmixed and their labels
+    one-hot.
+
+    Args:
+        alpha: Parameter of the Beta distribution of λ.
+        labels: "remix" favours the rarer class, "proportional" weights labels by λ.
+        tables: Number of pair tables that cover λ from 0 to 1; each batch uses the nearest. With
+            1, one λ is drawn per refresh, as in Algorithm 1.
+        tau: How far Remix's labels favour rare classes; 0.5 is Remix's own. The 0.75 of
+            `gradmix+` is better in long training and worse if a task has few steps.
+        partners: "gradient", "gradient-keep-original", "shuffle" or "class-balanced".
+        blend: "linear" or "cutmix". "manifold" needs a model that mixes hidden states and is
+            refused here.
+        head: The model's final linear layer; None finds the last `nn.Linear`. It may have more
+            outputs than classes seen.
+        criterion_exemplars: Samples of each class of the current task that the criterion uses.
+        pairing: "one-to-one" or "all-pairs".
+        average: "sample" or "class", how the memory's gradient is averaged.
+        criterion: "exact" scores all class pairs; "clusters" and "neighbours" score only those
+            that batches contain, for many classes; "auto" chooses by their number.
+        generator: Source of randomness on the device of the data; None is PyTorch's global one.
 
     >>> mixer = GradMix(alpha=1.0, labels="remix")
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -46,26 +71,6 @@ class GradMix:
     >>> x, targets = mixer(torch.cat([new[:4], old]), torch.cat([y_new[:4], y_old]))  # each batch
     >>> x.shape, targets.shape
     (torch.Size([10, 4]), torch.Size([10, 3]))
-
-    `refresh` receives the memory and the whole current task in the form batches have: they
-    are the pool that replacements come from and give Remix its class counts; exemplars for
-    the criterion are drawn inside. A batch is paired by the pair table nearest its λ among
-    `tables` that cover 0 to 1; `tables=1` draws one λ per refresh, as Algorithm 1 has it. The
-    model's last `nn.Linear` is found, or given as `head`; it may have more outputs than classes
-    seen. With an empty memory batches come back unmixed, their labels one-hot. `criterion` says how
-    pairs are judged where classes are many: "exact" by tables of all of them, "clusters" and
-    "neighbours" only those that batches meet; "auto" goes by their number (docs/performance.md).
-
-    `tau` says how far Remix's labels lean to rare classes: 0.5 is Remix's own. The 0.75 of
-    `gradmix+` is better in long training (`gradmix run` on MNIST: 0.932 over five seeds, with 0.5
-    0.919 over four) and worse where a task has few steps: `examples/own_loop.py`, seeds 5 to 9,
-    mean accuracy over the tasks 0.775; with 0.5 0.917, without mixing 0.890. The default was
-    changed to 0.5 after seeds 0 to 4 of the example had been seen.
-
-    As with `torchvision.transforms.v2.MixUp`, a call takes inputs and integer labels and
-    returns mixed inputs and soft targets. Randomness comes from `generator` (on the device of
-    the data), or from PyTorch's global one. `blend="manifold"` needs a model that mixes hidden
-    states and is refused here.
     """
 
     def __init__(
@@ -78,7 +83,7 @@ class GradMix:
         partners: str = "gradient",
         blend: str = "linear",
         head: nn.Linear | None = None,
-        exemplars_per_class: int = 32,
+        criterion_exemplars: int = 32,
         pairing: str = "one-to-one",
         average: str = "sample",
         criterion: str = "auto",
@@ -86,43 +91,45 @@ class GradMix:
     ) -> None:
         if blend == "manifold":
             raise InputError(
-                "blend is 'manifold', which mixes hidden states inside the model and cannot be "
-                "done on a batch from outside; use 'linear' or 'cutmix', or gradmix's own loop"
-            )
-        if partners in BY_SAMPLES:
-            raise InputError(
-                f"partners is {partners!r}, which needs to know where the batch stands in the "
-                "pool; use 'gradient' or 'gradient-keep-original', or gradmix's own loop"
+                "blend is 'manifold', which mixes hidden states inside the model and not a batch; "
+                "use 'linear' or 'cutmix', or gradmix's own training loop"
             )
         _check_kind((int, float), "a number", alpha=alpha, tau=tau)
-        _check_kind(
-            (int,), "a whole number", tables=tables, exemplars_per_class=exemplars_per_class
-        )
+        _check_kind((int,), "an integer", tables=tables)
         _check_kind((nn.Linear, NoneType), "the model's last nn.Linear", head=head)
         _check_kind((torch.Generator, NoneType), "a torch.Generator", generator=generator)
-        self._head = head
-        self._generator = generator
+        settings: dict[str, Any] = {
+            "criterion_exemplars": criterion_exemplars,
+            "pairing": pairing,
+            "average": average,
+            "criterion": criterion,
+        }
+        self._recipe = Recipe(partners, blend, labels, alpha, tables, tau)
+        self._head, self._generator = head, generator
         device = "cpu" if generator is None else generator.device
         seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)
         self._host = np.random.default_rng(int(seed))
-        recipe = Recipe(partners, blend, labels, alpha, tables, tau)
-        self._new_mixer = partial(
-            Mixer,
-            recipe,
+        self._new_selector = partial(
+            PairSelector,
+            CriterionSettings(**settings),
+            tables=tables if self._recipe.uses_gradients else 0,
+            ratio=self._recipe.ratio,
             host=self._host,
             generator=generator,
-            judging=Judging(exemplars_per_class, pairing, average, criterion),
         )
         self._mixer: Mixer | None = None
+        self._selector: PairSelector | None = None
+        self._latest = 0  # number of the pair table that the last batch used
 
     @property
     def pairs(self) -> PairTable | None:
-        """The pair table of the last batch's λ, or of the middle one after a refresh.
+        """The pair table of the last batch's λ, or the middle one after a refresh.
 
-        None before a first refresh, with an empty memory, and where classes are too many for one
-        (see `criterion`).
+        None before the first refresh, with an empty memory, and for too many classes (see
+        `criterion`).
         """
-        return None if self._mixer is None else self._mixer.pairs
+        tables = () if self._selector is None else self._selector.tables
+        return tables[self._latest] if tables else None
 
     def refresh(
         self,
@@ -133,38 +140,58 @@ class GradMix:
     ) -> None:
         """Compute the pair table with the model as it is now; call it once per epoch.
 
-        In a first task `memory` is None, or empty tensors.
+        Args:
+            model: Any model with a final linear layer.
+            memory: Inputs and labels of the replay memory; None or empty tensors in a first task.
+            current: Inputs and labels of the whole current task. Memory and current task are the
+                pool that replacements come from, and they give Remix its class counts.
+
+        Raises:
+            InputError: If an argument cannot be used; the mixer is then unchanged.
         """
         _check_kind((nn.Module,), "a network", model=model)
         head = find_head(model) if self._head is None else self._head
+        pool = self._checked_pool(current, memory, head.out_features)
+        mixer = Mixer(self._recipe, head.out_features, host=self._host, generator=self._generator)
+        mixer.begin_task(pool)
+        selector = self._new_selector()
+        selector.begin_task(pool, head.out_features)
+        generator = torch.default_generator if self._generator is None else self._generator
+        before, host_before = generator.get_state(), self._host.bit_generator.state
+        try:
+            selector.refresh(model, head)
+        except BaseException:
+            generator.set_state(before)
+            self._host.bit_generator.state = host_before
+            raise
+        self._mixer, self._selector, self._current = mixer, selector, current[0]
+        self._latest = self._recipe.tables // 2
+
+    def _checked_pool(self, current: Any, memory: Any, num_outputs: int) -> _TensorPool:
         _check_pair("current", current)
-        _check_samples("current", *current, head.out_features, may_be_empty=False)
+        _check_samples("current", current[0], current[1], num_outputs, may_be_empty=False)
         if memory is None:
             memory = current[0][:0], current[1][:0]
         _check_pair("memory", memory)
-        _check_samples("memory", *memory, head.out_features, may_be_empty=True)
+        _check_samples("memory", memory[0], memory[1], num_outputs, may_be_empty=True)
         if len(memory[1]):
             _check_form("memory", memory[0], current[0])
-        mixer = self._new_mixer(head.out_features)
-        mixer.begin_task(_TensorPool(current, memory))
-        if mixer.recipe is not None and mixer.recipe.blend == "cutmix" and current[0].ndim != 4:
+        if self._recipe.blend == "cutmix" and current[0].ndim != 4:
             raise InputError(
                 f"blend is 'cutmix', which needs images (N, C, H, W); current's inputs have shape "
                 f"{tuple(current[0].shape)}"
             )
-        generator = torch.default_generator if self._generator is None else self._generator
-        before = generator.get_state()
-        try:
-            mixer.refresh(model, head)
-        except BaseException:
-            generator.set_state(before)
-            raise
-        self._mixer, self._current = mixer, current[0]
+        return _TensorPool(current, memory)
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed inputs and soft targets (B, outputs of the head) of one batch."""
-        mixer = self._mixer
-        if mixer is None:
+        """Return mixed inputs and soft targets (B, C) of one batch.
+
+        Args:
+            x: Network inputs, in the form of `refresh`.
+            y: Labels, int64 (B,), all of classes given to `refresh`.
+        """
+        mixer, selector = self._mixer, self._selector
+        if mixer is None or selector is None:
             raise InputError("call refresh(model, memory=…, current=…) before mixing a batch")
         _check_samples("batch", x, y, mixer.num_outputs, may_be_empty=False)
         _check_form("batch", x, self._current)
@@ -175,22 +202,30 @@ class GradMix:
                 f"current at the last refresh (classes {mixer.classes.tolist()}); refresh with "
                 "the data you train on"
             )
-        mixed = mixer.mix(mixer.plan(y[None]), 0, x)
-        if mixed.targets.ndim == 1:
+        plan = mixer.plan_labels(y[None].contiguous(), selector.pairs)
+        mixed = mixer.mix(plan, 0, x)
+        if plan.draws is None:
             return x, nn.functional.one_hot(y, mixer.num_outputs).to(torch.float32)
+        self._latest = plan.draws.table[0]
         return mixed.x, mixed.targets
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the draws of λ; a given `generator` is saved by its owner.
+        """Return the state of the draws of λ.
 
-        Save between epochs, and `refresh` after loading: the pair table and the pool are
-        made anew each epoch and are not part of it.
+        Save between epochs and call `refresh` after loading: the pair table and the pool are
+        computed each epoch and not saved. The owner of `generator` saves its state.
         """
         return {"host": json.dumps(self._host.bit_generator.state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the draws of λ where they stood."""
-        self._host.bit_generator.state = json.loads(state["host"])
+        """Restore the draws of λ.
+
+        Raises:
+            InputError: If `state` is not what `state_dict` returns; nothing changes then.
+        """
+        if not isinstance(state, dict) or state.keys() != {"host"}:
+            raise InputError(f"state is {str(state)[:80]}; give what state_dict() returned")
+        self._host.bit_generator.state = parse_numpy_state(state["host"], "state['host']")
 
 
 def _check_kind(kinds: tuple[type, ...], right: str, **given: Any) -> None:
@@ -208,6 +243,8 @@ def _check_samples(name: str, x: Tensor, y: Tensor, num_outputs: int, may_be_emp
     for part, value in (("inputs", x), ("labels", y)):
         if not isinstance(value, Tensor) or value.ndim == 0:
             raise InputError(f"{name} {part} are {type(value).__name__}; give a tensor of N rows")
+        if value.layout != torch.strided or value.is_meta:
+            raise InputError(f"{name} {part} are {value.layout} on {value.device}; give dense data")
     if len(x) != len(y) or (len(y) == 0 and not may_be_empty):
         raise InputError(f"{name} has {len(x)} inputs and {len(y)} labels; give as many, above 0")
     if y.dtype != torch.int64 or y.ndim != 1:

@@ -1,21 +1,28 @@
-"""How much of each label? The share of a sample's own label in the soft target of its mix."""
+"""Labels: how much of each sample's label the target of a mix contains."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-KAPPA = 3.0  # Remix: how many times rarer a class must be to be favoured
+KAPPA = 3.0  # Remix: one class is much rarer if the other has this many times its samples
 
 
 def remix_shares(
     y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, tau: float = 0.5
 ) -> Tensor:
-    """The rarer class of a very unequal pair takes the whole label, else λ; (S, B).
+    """Return Remix's share of the own label: the much rarer class takes all, otherwise λ.
 
-    A class is far rarer if the other has `KAPPA` times its samples; `counts` are (C,). It takes the
-    label if the other's share of the input is below `tau`; 0.5 is Remix's. `lam` (S,) is each
-    batch's λ in float64.
+    Args:
+        y: Own labels, (S, B).
+        partner_y: Labels of the partners, (S, B).
+        lam: Mixing ratio of each batch, float64 (S,).
+        counts: Training samples of each class, (C,).
+        tau: The rarer class takes the whole label if the other's share of the input is below
+            this; Remix uses 0.5.
+
+    Returns:
+        Shares between 0 and 1, (S, B).
     """
     lam = lam[:, None]
     counts = counts.to(torch.float32)
@@ -23,10 +30,3 @@ def remix_shares(
     shares = lam.to(torch.float32).repeat(1, y.shape[1])
     shares.masked_fill_((own >= KAPPA * other) & (lam < tau), 0.0)
     return shares.masked_fill_((other >= KAPPA * own) & (1 - lam < tau), 1.0)
-
-
-def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
-    """`shares` (B,) of the own label plus the rest of the partner's, (B, C)."""
-    targets = torch.zeros(len(y), num_outputs, device=y.device)
-    targets.scatter_(1, y[:, None], shares[:, None])
-    return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])

@@ -1,41 +1,106 @@
-"""Criterion and mixing together, for the library's own loop; `drop_in.py` has it for any other."""
+"""The mixer of gradmix's own training loop: plan an epoch's batches, then mix one after another.
+
+`gradmix.py` offers the same to any other training loop.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradmix.criterion.selector import Judge, JudgedPool, Judging
+from gradmix.criterion.pair_tables import Pairs
+from gradmix.data.pool import ClassIndex
+from gradmix.errors import InputError
 from gradmix.mixing import blends
-from gradmix.mixing.labels import remix_shares, soft_targets
-from gradmix.mixing.partners import DRAW, ClassIndex
-from gradmix.mixing.plan import Choices, Consequences, Plan
+from gradmix.mixing.labels import remix_shares
+from gradmix.mixing.partners import DRAW, DRAW_FROM_POOL, Request
 from gradmix.mixing.recipe import Recipe
-from gradmix.types import MixedBatch, PairTable, Partners
+from gradmix.types import MixedBatch, Partners
 
 MOST_COUNTED = 4096
-"""Classes whose mixed pairs are counted; of more, the counts would fill the memory."""
+"""Largest number of classes whose mixed pairs are counted; the counts take its square."""
+
+Place = blends.Box | int | None  # the box of CutMix, or the mix point of Manifold Mixup
 
 
-class SamplePool(JudgedPool, Protocol):
-    """T_l ∪ M, as batches are fetched from it."""
+class MixerPool(Protocol):
+    """T_l ∪ M, from which batches are fetched."""
 
+    y: Tensor  # (N,)
     input_shape: tuple[int, ...]  # of one sample
-    one_gather: bool  # whether fetching a sample anew gives the same, and at little cost
+    one_gather: bool  # whether fetching a sample again is cheap and gives the same input
 
-    def views(self, index: Tensor) -> Tensor:
+    def inputs(self, index: Tensor) -> Tensor:
+        """Network inputs of the samples at `index`, without random transforms."""
+
+    def augmented(self, index: Tensor) -> Tensor:
         """Network inputs of the samples at `index`, after random transforms, if there are any."""
 
 
-class Mixer:
-    """Mixes the batches of one task after another by a recipe; `None` leaves them unmixed.
+@dataclass(frozen=True)
+class Draws:
+    """What is drawn to mix S batches of B rows."""
 
-    Per task `begin_task`, per epoch `refresh` and `plan`, per batch `mix`. `host` draws the
-    scalars that steer a batch, `generator` what is drawn per sample.
+    lam: list[float]  # (S) share of the own input
+    table: list[int]  # (S) number of the pair table that each batch uses
+    place: list[Place]  # (S) where batches are mixed
+    partners: Partners  # (S, B)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+        partners = {
+            name: part for name, part in self.partners._asdict().items() if part is not None
+        }
+        place = [list(at) if isinstance(at, blends.Box) else at for at in self.place]
+        return {"lam": self.lam, "table": self.table, "place": place, "partners": partners}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> Draws:
+        """Rebuild saved draws."""
+        place = [blends.Box(*at) if isinstance(at, Sequence) else at for at in state["place"]]
+        return cls(state["lam"], state["table"], place, Partners(**state["partners"]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """S batches of B rows and how they are mixed."""
+
+    y: Tensor  # (S, B) labels
+    index: Tensor | None = None  # (S, B) rows of the pool; None if inputs come from elsewhere
+    draws: Draws | None = None  # None: the batches stay unmixed
+    partner_y: Tensor | None = None  # (S, B) labels of the partners
+    shares: Tensor | None = None  # (S, B) share of the own label in the target
+    both: Tensor | None = None  # (S, 2 B) pool rows of samples and partners, to fetch in one go
+
+    @cached_property
+    def batches(self) -> tuple[tuple[Tensor, ...], ...]:
+        """`y`, `index`, `partner_y`, `shares` and `both`, each split into S batches."""
+        parts = (self.y, self.index, self.partner_y, self.shares, self.both)
+        return tuple(() if part is None else part.unbind() for part in parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was drawn; `Mixer.load_plan` derives the rest."""
+        state: dict[str, Any] = {"index": self.index}
+        return state if self.draws is None else {**state, "draws": self.draws.state_dict()}
+
+
+class Mixer:
+    """Mixes the batches of one task after another by a recipe; without one they stay unmixed.
+
+    Call `begin_task` for each task, `plan` for each epoch and `mix` for each batch.
+
+    Args:
+        recipe: How batches are mixed; None means not at all.
+        num_outputs: Outputs of the head, also the number of classes whose pairs are counted.
+        host: Draws the numbers that steer a batch: λ, box, mix point.
+        generator: Draws partners, on the device of the data.
+        mix_points: Places in the network where hidden states can be mixed.
     """
 
     def __init__(
@@ -46,117 +111,108 @@ class Mixer:
         host: np.random.Generator,
         generator: torch.Generator | None,
         mix_points: int = 1,
-        judging: Judging | None = None,
     ) -> None:
-        settings = Judging() if judging is None else judging
-        self.recipe = recipe
-        self.judge = Judge(recipe, settings, host=host, generator=generator)
-        self.num_outputs = num_outputs
-        self._num_classes = num_outputs  # of the counts, whatever the head has grown to
+        self.recipe, self.num_outputs = recipe, num_outputs
+        self._num_counted = num_outputs if num_outputs <= MOST_COUNTED else 0
         self._counts = torch.zeros(0, 0, dtype=torch.int64)
-        self._pairs_mixed: list[Tensor] = []  # since `counts` was last asked for
+        self._mixed_pairs: list[Tensor] = []  # not yet added to the counts
         self._host, self._generator = host, generator
         self._mix_points = mix_points
 
-    def begin_task(self, pool: SamplePool, num_outputs: int | None = None) -> None:
-        """Take the pool that partners come from; forget the last task's pairs and counts.
+    def begin_task(self, pool: MixerPool, num_outputs: int | None = None) -> None:
+        """Take the data of a task; the counts start at zero.
 
-        `num_outputs` are the head's now, if it grows.
+        Args:
+            pool: The samples that batches and partners come from.
+            num_outputs: Outputs of the head now; None if they did not change.
         """
         self.num_outputs = self.num_outputs if num_outputs is None else num_outputs
         self._pool = pool
         self._index = ClassIndex(pool.y, self.num_outputs)
-        self.judge.begin_task(pool, self._index)
-        size = self._num_classes if self._num_classes <= MOST_COUNTED else 0
+        size = self._num_counted
         self._counts = torch.zeros(size, size, dtype=torch.int64, device=pool.y.device)
-        self._pairs_mixed = []
-
-    @property
-    def pairs(self) -> PairTable | None:
-        """The pair table of the last batch's λ, or of the middle one after a refresh."""
-        return self.judge.tables[self.judge.latest] if self.judge.tables else None
+        self._mixed_pairs = []
 
     @property
     def classes(self) -> Tensor:
-        """The classes that have samples in the pool."""
+        """The classes that have samples in the pool, (K,)."""
         return self._index.classes
 
-    def refresh(self, model: nn.Module, head: nn.Linear | None = None) -> None:
-        """Judge pairs by the network as it is now, if the recipe asks for it."""
-        self.judge.refresh(model, head)
+    # --- planning ---------------------------------------------------------------------------
 
-    def plan(self, y: Tensor, index: Tensor | None = None) -> Plan:
-        """Say how batches are mixed: λ, partners, labels (Algorithm 1, steps 14 to 22).
+    def plan(self, index: Tensor, pairs: Pairs | None) -> Plan:
+        """Return how batches of pool rows, (S, B), are mixed (Algorithm 1, steps 14 to 22)."""
+        return self.plan_labels(self._pool.y[index], pairs, index)
 
-        `y` are labels, (S, B); `index` says where the rows stand in the pool, if they do.
+    def plan_labels(self, y: Tensor, pairs: Pairs | None, index: Tensor | None = None) -> Plan:
+        """Return the same for batches that are known by their labels only, (S, B).
+
+        Recipes with gradient partners leave batches unmixed while there are no pairs.
         """
         recipe = self.recipe
-        if recipe is None or (recipe.uses_gradients and not self.judge.number):
+        if recipe is None or (recipe.uses_gradients and pairs is None):
             return Plan(y, index)
-        choices = self._choose(recipe, y, index)
-        follows = self._follow(recipe, choices, y, index)
+        plan = self._follow(recipe, y, index, self._draw(recipe, y, pairs))
         if len(self._counts):
-            self._pairs_mixed.append((y * self.num_outputs + follows.partner_y).flatten())
-        return Plan(y, index, (choices, follows))
+            assert plan.partner_y is not None
+            self._mixed_pairs.append((y * self.num_outputs + plan.partner_y).flatten())
+        return plan
 
-    def _choose(self, recipe: Recipe, y: Tensor, index: Tensor | None) -> Choices:
-        number = self.judge.number
-        ratios: list[float] = []
-        table: list[int] = []
-        place: list[blends.Box | int | None] = []
-        for _ in y:
-            lam, where = float(self._host.beta(*recipe.ratio)), None
-            table.append(min(int(lam * number), max(number - 1, 0)))
-            if recipe.blend == "cutmix":
-                where, lam = blends.draw_box(lam, self._pool.input_shape, self._host)
-            layer = (
-                int(self._host.integers(self._mix_points)) if recipe.blend == "manifold" else None
-            )
-            ratios.append(lam)
-            place.append(where if layer is None else layer)
-        judgement = self.judge.of_batches(table, ratios, index)
-        partners = DRAW[recipe.partners](y, self._index, judgement, self._generator)
-        return Choices(ratios, table, place, partners)
+    def _draw(self, recipe: Recipe, y: Tensor, pairs: Pairs | None) -> Draws:
+        drawn = [self._draw_ratio(recipe) for _ in y]
+        lam, place = [ratio for ratio, _ in drawn], [at for _, at in drawn]
+        number = 0 if pairs is None else pairs.number
+        table = [min(int(ratio * number), max(number - 1, 0)) for ratio in lam]
+        which = torch.tensor(table, device=y.device)[:, None]
+        request = Request(y, self._index, self._generator, pairs, which)
+        return Draws(lam, table, place, DRAW[recipe.partners](request))
 
-    def _follow(
-        self, recipe: Recipe, choices: Choices, y: Tensor, index: Tensor | None
-    ) -> Consequences:
-        pool, (rows, replaced, drawn) = self._pool, choices.partners
+    def _draw_ratio(self, recipe: Recipe) -> tuple[float, Place]:
+        """Draw λ of a batch, and its box or mix point."""
+        lam = float(self._host.beta(*recipe.ratio))
+        if recipe.blend == "cutmix":
+            box, outside = blends.draw_box(lam, self._pool.input_shape, self._host)
+            return outside, box
+        if recipe.blend == "manifold":
+            return lam, int(self._host.integers(self._mix_points))
+        return lam, None
+
+    def _follow(self, recipe: Recipe, y: Tensor, index: Tensor | None, draws: Draws) -> Plan:
+        """Derive from the draws what a step needs: labels and pool rows of the partners."""
+        rows, replaced, drawn = draws.partners
         partner_y, both = y.gather(1, rows), None
         if replaced is not None and drawn is not None:
-            partner_y = torch.where(replaced, pool.y[drawn], partner_y)
-            if index is not None and pool.one_gather:
-                both = torch.cat([index, torch.where(replaced, drawn, index.gather(1, rows))], 1)
-        lam = torch.tensor(choices.lam, dtype=torch.float64, device=y.device)
+            partner_y = torch.where(replaced, self._pool.y[drawn], partner_y)
+            if index is not None and self._pool.one_gather:
+                partner_rows = torch.where(replaced, drawn, index.gather(1, rows))
+                both = torch.cat([index, partner_rows], dim=1)
+        lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
         if recipe.labels == "remix":
             shares = remix_shares(y, partner_y, lam, self._index.counts, recipe.tau)
-            return Consequences(partner_y, shares, both)
-        return Consequences(partner_y, lam.to(torch.float32)[:, None].expand_as(y), both)
+        else:
+            shares = lam.to(torch.float32)[:, None].expand_as(y)
+        return Plan(y, index, draws, partner_y, shares, both)
 
-    def load_plan(self, state: dict[str, Any]) -> Plan:
-        """A saved plan; `begin_task` gave the pool."""
-        index = state["index"]
-        y = self._pool.y[index]
-        if "partners" not in state or self.recipe is None:
-            return Plan(y, index)
-        place = [blends.Box(*at) if isinstance(at, Sequence) else at for at in state["place"]]
-        partners = Partners(**state["partners"])
-        choices = Choices(state["lam"], state["table"], place, partners)
-        return Plan(y, index, (choices, self._follow(self.recipe, choices, y, index)))
+    # --- mixing -----------------------------------------------------------------------------
 
     def mix(self, plan: Plan, step: int, x: Tensor | None = None) -> MixedBatch:
-        """One of the planned batches; `x` are its inputs if they do not come from the pool."""
-        recipe, y = self.recipe, plan.labels[step]
-        if recipe is None or plan.mixing is None:
-            return MixedBatch(self._own(plan, step, x), y)
-        choices, follows = plan.mixing
-        self.judge.latest = choices.table[step]
-        targets = soft_targets(y, follows.partner_y[step], follows.shares[step], self.num_outputs)
-        lam, place = choices.lam[step], choices.place[step]
-        if isinstance(place, int) and choices.partners.drawn is None:
-            mix = blends.manifold_in_batch(choices.partners.rows[step], lam)
-            return MixedBatch(self._own(plan, step, x), targets, mix, place)
-        own, other = self._fetch(plan, step, x)
+        """Return one of the planned batches, mixed.
+
+        Args:
+            plan: The plan of the epoch.
+            step: Number of the batch.
+            x: Its inputs, if they do not come from the pool.
+        """
+        y, _, partner_y, shares, _ = plan.batches
+        draws = plan.draws
+        if draws is None:
+            return MixedBatch(self._own_inputs(plan, step, x), y[step])
+        targets = soft_targets(y[step], partner_y[step], shares[step], self.num_outputs)
+        lam, place = draws.lam[step], draws.place[step]
+        if isinstance(place, int) and draws.partners.drawn is None:
+            mix = blends.manifold_in_batch(draws.partners.rows[step], lam)
+            return MixedBatch(self._own_inputs(plan, step, x), targets, mix, place)
+        own, other = self._both_inputs(plan, draws.partners, step, x)
         if isinstance(place, int):
             mix = blends.manifold_from_outside(lam)
             return MixedBatch(torch.cat([own, other]), targets, mix, place)
@@ -164,49 +220,97 @@ class Mixer:
             return MixedBatch(blends.cutmix(own, other, place), targets)
         return MixedBatch(blends.linear(own, other, lam), targets)
 
-    def _own(self, plan: Plan, step: int, x: Tensor | None) -> Tensor:
-        """Inputs of a batch."""
-        return self._pool.views(plan.rows[step]) if x is None else x
+    def _own_inputs(self, plan: Plan, step: int, x: Tensor | None) -> Tensor:
+        return self._pool.augmented(plan.batches[1][step]) if x is None else x
 
-    def _fetch(self, plan: Plan, step: int, x: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Inputs of a batch and, row by row, of its partners."""
-        assert plan.mixing is not None
-        choices, follows = plan.mixing
-        if follows.both is not None:
-            own, other = self._pool.images(follows.both[step]).chunk(2)
+    def _both_inputs(
+        self, plan: Plan, partners: Partners, step: int, x: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the inputs of a batch and, row by row, of its partners."""
+        if plan.both is not None:
+            own, other = self._pool.inputs(plan.batches[4][step]).chunk(2)
             return own, other
-        rows, replaced, drawn = choices.partners
-        own = self._own(plan, step, x)
-        other = own.index_select(0, rows[step])  # the same views as in the batch
-        if replaced is not None and drawn is not None:
-            chosen = replaced[step].nonzero().squeeze(1)
+        own = self._own_inputs(plan, step, x)
+        other = own.index_select(0, partners.rows[step])  # the same views as in the batch
+        if partners.replaced is not None and partners.drawn is not None:
+            chosen = partners.replaced[step].nonzero().squeeze(1)
             if len(chosen):
-                other[chosen] = self._pool.views(drawn[step][chosen]).to(other.dtype)
+                other[chosen] = self._pool.augmented(partners.drawn[step][chosen]).to(other.dtype)
         return own, other
+
+    # --- state ------------------------------------------------------------------------------
 
     @property
     def counts(self) -> Tensor:
         """How often each ordered pair of classes was mixed in this task, (C, C).
 
-        Empty, (0, 0), if there are more than `MOST_COUNTED` classes.
+        Empty, (0, 0), for more than `MOST_COUNTED` classes.
         """
-        if self._pairs_mixed:
+        if self._mixed_pairs:
             outputs = self.num_outputs
-            mixed = torch.cat(self._pairs_mixed).bincount(minlength=outputs**2)
+            mixed = torch.cat(self._mixed_pairs).bincount(minlength=outputs**2)
             self._counts[:outputs, :outputs] += mixed.view(outputs, outputs)
-            self._pairs_mixed = []
+            self._mixed_pairs = []
         return self._counts
 
-    def forget_pairs(self) -> None:
-        """Drop tables and counts, when labels come to mean other classes."""
-        self.judge.forget_pairs()
-        self._pairs_mixed, self._counts = [], torch.zeros_like(self._counts)
+    def load_counts(self, counts: Tensor) -> None:
+        """Continue with saved counts; `begin_task` comes first."""
+        if counts.shape != self._counts.shape:
+            raise InputError(
+                f"counts has shape {tuple(counts.shape)}, not {tuple(self._counts.shape)}"
+            )
+        self._counts, self._mixed_pairs = counts.clone(), []
 
-    def state_dict(self) -> dict[str, Any]:
-        """The judge's state and the counts; the generators belong to whoever passed them."""
-        return {"counts": self.counts.clone(), **self.judge.state_dict()}
+    def load_plan(self, state: dict[str, Any], pairs: Pairs | None) -> Plan:
+        """Rebuild a saved plan; `begin_task` comes first.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over saved tables and counts; `begin_task` gave the pool."""
-        self._counts, self._pairs_mixed = state["counts"].clone(), []
-        self.judge.load_state_dict(state)
+        Raises:
+            InputError: If the plan does not fit the pool, the recipe or the pairs.
+        """
+        index = state["index"]
+        self._check_rows("plan.index", index)
+        y = self._pool.y[index]
+        if "draws" not in state or self.recipe is None:
+            return Plan(y, index)
+        draws = Draws.from_state_dict(state["draws"])
+        self._check_draws(self.recipe, draws, 1 if pairs is None else pairs.number)
+        return self._follow(self.recipe, y, index, draws)
+
+    def _check_draws(self, recipe: Recipe, draws: Draws, tables: int) -> None:
+        if (draws.partners.drawn is not None) != (recipe.partners in DRAW_FROM_POOL):
+            raise InputError(f"plan.draws.partners does not fit {recipe.partners!r} partners")
+        if draws.partners.drawn is not None:
+            self._check_rows("plan.draws.partners.drawn", draws.partners.drawn)
+        if max(draws.table, default=0) >= tables:
+            raise InputError(f"plan.draws.table has numbers beyond the {tables} pair tables")
+        for place in draws.place:
+            if not self._is_place(recipe, place):
+                raise InputError(f"plan.draws.place has {place}, not a place of {recipe.blend!r}")
+
+    def _check_rows(self, name: str, rows: Tensor) -> None:
+        size = len(self._pool.y)
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < size:
+            raise InputError(f"{name} has rows outside the pool of {size} samples")
+
+    def _is_place(self, recipe: Recipe, place: Place) -> bool:
+        if recipe.blend == "cutmix":
+            _, height, width = self._pool.input_shape
+            return (
+                isinstance(place, blends.Box)
+                and 0 <= place.top <= place.bottom <= height
+                and 0 <= place.left <= place.right <= width
+            )
+        if recipe.blend == "manifold":
+            return isinstance(place, int) and 0 <= place < self._mix_points
+        return place is None
+
+    def forget_counts(self) -> None:
+        """Drop the counts, because labels now mean other classes."""
+        self._counts, self._mixed_pairs = torch.zeros_like(self._counts), []
+
+
+def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
+    """Return targets with `shares` (B,) of the own label and the rest of the partner's, (B, C)."""
+    targets = torch.zeros(len(y), num_outputs, device=y.device)
+    targets.scatter_(1, y[:, None], shares[:, None])
+    return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])

@@ -1,14 +1,14 @@
-"""Named mixes: each is a point on three independent axes, with a distribution of λ.
+"""Recipes: how batches are mixed, as a point on three independent axes.
 
-| axis     | question                                    | choices                              |
-|----------|---------------------------------------------|--------------------------------------|
-| partners | with whom is a sample mixed?                | shuffle, class-balanced, gradient,   |
-|          |                                             | gradient-keep-original,              |
-|          |                                             | gradient-refined, gradient-softmax   |
-| blend    | how are the two combined, and where?        | linear, cutmix, manifold             |
-| labels   | how much of each label?                     | proportional, remix                  |
+| axis     | what it decides                  | choices                                        |
+|----------|----------------------------------|------------------------------------------------|
+| partners | which sample each is mixed with  | shuffle, class-balanced, gradient,             |
+|          |                                  | gradient-keep-original                         |
+| blend    | how two samples are combined     | linear, cutmix, manifold                       |
+| labels   | how much of each label is used   | proportional, remix                            |
 
-Any combination can be written `partners:blend:labels`, for example `gradient:cutmix:remix`.
+Named mixes such as `mixup` are points in this space. Any other combination is written
+`partners:blend:labels`, for example `gradient:cutmix:remix`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,9 @@ from typing import NamedTuple
 
 from gradmix.errors import InputError, UnknownNameError
 
-PARTNERS = (
-    "shuffle",
-    "class-balanced",
-    "gradient",
-    "gradient-keep-original",
-    "gradient-refined",
-    "gradient-softmax",
-)
-BY_SAMPLES = ("gradient-refined", "gradient-softmax")
-"""Partners that need the scores of sample pairs."""
-
+PARTNERS = ("shuffle", "class-balanced", "gradient", "gradient-keep-original")
 BLENDS = ("linear", "cutmix", "manifold")
 LABELS = ("proportional", "remix")
-LEVELS = ("class", "sample")
 
 
 class Beta(NamedTuple):
@@ -47,12 +36,16 @@ class Beta(NamedTuple):
 class Recipe:
     """How batches are mixed.
 
-    `alpha` is the paper's α; see `ratio` for what it means. `tables` is for gradient partners:
-    1 is one pair table per epoch, at a drawn λ (Algorithm 1, step 4); with more they cover 0 to
-    1 evenly, and each batch uses the one nearest its own λ. `tau` is for Remix's labels: the
-    rarer class takes the whole label if the other's share of the input is below it. `level` says
-    what is judged harmful: pairs of classes, or each pair of samples by itself, which needs a
-    forward pass over the whole pool every epoch; a replacement is of the best class in either.
+    Args:
+        partners: How partners are drawn.
+        blend: How two samples are combined.
+        labels: How the two labels are weighted.
+        alpha: The paper's α, the parameter of the distribution of λ; see `ratio`.
+        tables: Number of pair tables, for gradient partners. One table uses a λ drawn once per
+            epoch (Algorithm 1, step 4). Several tables cover 0 to 1 evenly, and each batch uses
+            the one nearest its own λ.
+        tau: Threshold of Remix's labels: the rarer class takes the whole label if the other's
+            share of the input is below it.
     """
 
     partners: str = "shuffle"
@@ -61,15 +54,9 @@ class Recipe:
     alpha: float = 1.0
     tables: int = 1
     tau: float = 0.5
-    level: str = "class"
 
     def __post_init__(self) -> None:
-        for axis, known in (
-            ("partners", PARTNERS),
-            ("blend", BLENDS),
-            ("labels", LABELS),
-            ("level", LEVELS),
-        ):
+        for axis, known in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
             if getattr(self, axis) not in known:
                 raise UnknownNameError(axis, getattr(self, axis), known)
         if self.tables < 1:
@@ -81,18 +68,18 @@ class Recipe:
 
     @property
     def ratio(self) -> Beta:
-        """λ ~ Beta(α, α); with class-balanced partners Beta(1, α), as Balanced-MixUp has it."""
+        """λ ~ Beta(α, α); for class-balanced partners Beta(1, α), as in Balanced-MixUp."""
         return Beta(1.0 if self.partners == "class-balanced" else self.alpha, self.alpha)
 
     @property
     def uses_gradients(self) -> bool:
-        """Whether the criterion is needed; such a recipe does not mix without a memory."""
+        """Whether the recipe needs the criterion; it then leaves the first task unmixed."""
         return self.partners.startswith("gradient")
 
     @property
-    def judges_samples(self) -> bool:
-        """Whether scores of sample pairs are needed."""
-        return self.partners in BY_SAMPLES or (self.level == "sample" and self.uses_gradients)
+    def axes(self) -> tuple[str, str, str]:
+        """Partners, blend and labels."""
+        return self.partners, self.blend, self.labels
 
 
 RECIPES: dict[str, Recipe] = {
@@ -104,20 +91,20 @@ RECIPES: dict[str, Recipe] = {
     "gradmix": Recipe(partners="gradient"),
     "gradmix+": Recipe(partners="gradient", labels="remix", tables=8, tau=0.75),
 }
-"""With the paper's α. `gradmix` is Algorithm 1 to the letter. `gradmix+` has Remix's labels, which
-favour the rarer class further than Remix's own, and pairs every batch by a table of nearly its own
-λ; docs/protocol.md says how both were chosen."""
+"""The named mixes with the paper's α. `gradmix` is Algorithm 1 as published. `gradmix+` uses
+Remix's labels with a higher τ and a pair table for each λ; docs/protocol.md says how both were
+chosen."""
 
 ABOUT: dict[str, tuple[str, str]] = {
     "none": ("no mixing", "plain replay"),
     "mixup": ("shuffled partners, linear blend", "Zhang et al., ICLR 2018"),
     "manifold-mixup": ("Mixup of hidden states", "Verma et al., ICML 2019"),
-    "cutmix": ("a box of the partner is pasted in", "Yun et al., ICCV 2019"),
-    "remix": ("Mixup, labels lean to the rarer class", "Chou et al., ECCV Workshops 2020"),
-    "balanced-mixup": ("partners drawn evenly over classes", "Galdran et al., MICCAI 2021"),
-    "gradmix": ("harmful class pairs replaced by the best", "Kim et al., KDD 2026, Algorithm 1"),
+    "cutmix": ("pastes a box of the partner", "Yun et al., ICCV 2019"),
+    "remix": ("Mixup with labels that favour the rarer class", "Chou et al., ECCV Workshops 2020"),
+    "balanced-mixup": ("draws partners evenly over the classes", "Galdran et al., MICCAI 2021"),
+    "gradmix": ("replaces harmful class pairs by the best", "Kim et al., KDD 2026, Algorithm 1"),
     "gradmix+": (
-        "gradmix with Remix's labels and a table for each λ",
+        "gradmix with Remix's labels and a pair table for each λ",
         "ours; see docs/protocol.md",
     ),
 }
@@ -129,11 +116,17 @@ def parse_recipe(
     alpha: float | None = None,
     tables: int | None = None,
     tau: float | None = None,
-    level: str = "class",
 ) -> Recipe | None:
-    """The recipe of a name, or of `partners:blend:labels` (also with × or *); None for "none".
+    """Return the recipe of a named mix or of `partners:blend:labels`; None for "none".
 
-    What is not given stays the recipe's own; combinations without a name pair as `gradmix+` does.
+    Args:
+        text: The mix; the axes may also be separated by × or *.
+        alpha: Replaces the recipe's own α.
+        tables: Replaces its number of pair tables.
+        tau: Replaces its τ.
+
+    Raises:
+        UnknownNameError: If the mix or one of its axes is unknown.
 
     >>> parse_recipe("gradient × cutmix × remix").blend
     'cutmix'
@@ -153,14 +146,13 @@ def parse_recipe(
         alpha=recipe.alpha if alpha is None else alpha,
         tables=recipe.tables if tables is None else tables,
         tau=recipe.tau if tau is None else tau,
-        level=level,
     )
 
 
 def _combine(partners: str, blend: str, labels: str) -> Recipe:
-    """The named recipe with these axes; else one with the α and tables of its likes."""
+    """Return the named recipe with these axes, or one with the α and tables of similar recipes."""
     for recipe in RECIPES.values():
-        if (recipe.partners, recipe.blend, recipe.labels) == (partners, blend, labels):
+        if recipe.axes == (partners, blend, labels):
             return recipe
     alpha = 1.0
     if partners == "class-balanced":

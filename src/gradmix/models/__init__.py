@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.models.adapt import Adapted, adapt, load_backbone
-from gradmix.models.base import Network, Part
-from gradmix.models.heads import carry_over, drop_output, grow_head, widen_head
-from gradmix.models.mlp import MLP
+from gradmix.models.heads import drop_output, grow_head, widen_head
+from gradmix.models.initialise import new_linear
+from gradmix.models.network import MLP, LinearModel, Network, Part
 from gradmix.models.resnet import ResNet18
 from gradmix.models.vit import ViT
 
@@ -19,17 +21,20 @@ __all__ = [
     "MLP",
     "MODELS",
     "Adapted",
+    "LinearModel",
     "ModelInfo",
     "Network",
     "Part",
     "ResNet18",
     "ViT",
     "adapt",
+    "build_empty_model",
     "build_model",
-    "carry_over",
     "drop_output",
     "grow_head",
     "load_backbone",
+    "memory_format",
+    "new_linear",
     "widen_head",
 ]
 
@@ -41,6 +46,10 @@ class ModelInfo:
     summary: str
     source: str
     build: Callable[[Sequence[int], int], Network]
+
+
+def _linear(shape: Sequence[int], outputs: int) -> Network:
+    return LinearModel(math.prod(shape), outputs)
 
 
 def _mlp(shape: Sequence[int], outputs: int, *, hidden: Sequence[int]) -> Network:
@@ -83,6 +92,11 @@ def _patch(height: int, width: int) -> int:
 
 
 MODELS: dict[str, ModelInfo] = {
+    "linear": ModelInfo(
+        "a linear head on the inputs themselves",
+        "for frozen features and closed-form methods",
+        _linear,
+    ),
     "mlp": ModelInfo(
         "two hidden layers of 256 units, ReLU",
         "the paper, for MNIST and FMNIST",
@@ -126,11 +140,61 @@ MODELS: dict[str, ModelInfo] = {
 }
 
 
-def build_model(name: str, input_shape: Sequence[int], outputs: int) -> Network:
-    """A new network; its weights come from the global generator (see `randomness`).
+MOST_CHANNELS_LAST = 32
+"""Largest side of images, in pixels, for which networks on CPUs use the channels-last format.
 
-    The number of channels and, for a ViT, the size of images and patches follow the input.
+Up to this size it takes 0.6 to 0.8 of the time of the default format (`make bench`, `networks`).
+From 48 pixels on, oneDNN crashes in the backward pass of some of its convolutions on CPUs with
+AVX-512. `tests/robustness` trains every network at sizes on both sides of the limit.
+"""
+
+
+def memory_format(input_shape: Sequence[int], device: torch.device | str) -> torch.memory_format:
+    """Return the memory format for a network with inputs of this shape on this device."""
+    small = len(input_shape) == 3 and max(input_shape[1:]) <= MOST_CHANNELS_LAST
+    if small and torch.device(device).type == "cpu":
+        return torch.channels_last
+    return torch.contiguous_format
+
+
+def build_model(
+    name: str,
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    generator: torch.Generator | None = None,
+) -> Network:
+    """Return a new network.
+
+    Args:
+        name: A name in `MODELS`.
+        input_shape: Shape of one sample. The number of channels and, for a ViT, the sizes of
+            images and patches follow from it.
+        outputs: Classes.
+        generator: Draws the initial weights, on the CPU; None is PyTorch's global generator.
+
+    Raises:
+        UnknownNameError: If there is no network of this name.
+        InputError: If the network cannot take such inputs.
     """
     if name not in MODELS:
         raise UnknownNameError("model", name, MODELS)
-    return MODELS[name].build(input_shape, outputs)
+    if generator is None:
+        return MODELS[name].build(input_shape, outputs)
+    network = build_empty_model(name, input_shape, outputs)
+    if getattr(network, "initialises_all", False):
+        network = network.to_empty(device="cpu")
+        network.initialise(generator)
+        return network
+    with torch.random.fork_rng(devices=[]):  # a user's network initialises itself
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        torch.default_generator.manual_seed(seed)
+        return MODELS[name].build(input_shape, outputs)
+
+
+def build_empty_model(name: str, input_shape: Sequence[int], outputs: int) -> Network:
+    """Return a network without values, on the meta device, to load saved weights into."""
+    if name not in MODELS:
+        raise UnknownNameError("model", name, MODELS)
+    with torch.device("meta"):
+        return MODELS[name].build(input_shape, outputs)

@@ -1,4 +1,4 @@
-"""Networks of your own: any module with a final linear layer, and pretrained backbones."""
+"""Use any module with a final linear layer as a network, and load pretrained weights."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradmix.errors import CorruptFileError, InputError
-from gradmix.models.base import Mix, Network
+from gradmix.models.network import Mix, Network
 
 Source = Mapping[str, Tensor] | nn.Module | str | PathLike[str]
 
 
 class Adapted(nn.Module):
-    """A module of any kind behind the interface of `Network`, without its two parts."""
+    """Any module with the interface of `Network`, but without its two parts."""
 
-    mix_points = 1  # inside the module, nothing can be mixed
+    mix_points = 1  # only the input can be mixed
+    draws_randomly = True  # the module may contain dropout
 
     def __init__(self, module: nn.Module, head_name: str) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class Adapted(nn.Module):
 
     @property
     def head(self) -> nn.Linear:
-        """The module's final linear layer; assign a larger one to replace it there."""
+        """The module's final linear layer; assigning another one replaces it."""
         head = self.module.get_submodule(self._head_name)
         assert isinstance(head, nn.Linear)  # see adapt and __setattr__
         return head
@@ -39,11 +40,11 @@ class Adapted(nn.Module):
             raise InputError(f"head is a {type(value).__name__}; it must be an nn.Linear")
         elif self._head_name:
             self.module.set_submodule(self._head_name, value)
-        else:  # the module is nothing but its head
+        else:  # the module consists of its head
             self.module = value
 
     def features(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """The input of the head, (B, embedding_size), seen while the whole module runs."""
+        """Return the input of the head, (B, d), recorded while the whole module runs."""
         seen: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         try:
@@ -58,7 +59,7 @@ class Adapted(nn.Module):
         return seen[0]
 
     def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """Logits, (B, outputs); `mix` is applied to the input, which is point 0."""
+        """Return logits, (B, C); `mix` is applied to the input, which is point 0."""
         if mix is not None:
             if at != 0:
                 raise InputError(
@@ -71,10 +72,16 @@ class Adapted(nn.Module):
 
 
 def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted:
-    """`module`, with what methods ask of a network: features, head, and a mix of the input.
+    """Return a module with the interface of a network: features, head, and a mix of the input.
 
-    `head` is the layer whose output is the module's; if not given, the last `nn.Linear` in
-    the order of registration. A `Network` is returned as it is. The module is not copied.
+    The module is not copied. A `Network` is returned as it is.
+
+    Args:
+        module: Any module with a final linear layer.
+        head: The layer whose output is the module's; None means the last `nn.Linear` registered.
+
+    Raises:
+        InputError: If there is no such layer.
 
     >>> import torch
     >>> mine = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
@@ -82,10 +89,10 @@ def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted
     >>> network.features(torch.zeros(5, 1, 8, 8)).shape, network.head.out_features
     (torch.Size([5, 32]), 10)
 
-    Two things need more, a `Network` made of two parts: a mix of hidden states (Manifold Mixup
-    then has more points than the input), and the methods that change the network (FOSTER,
-    MEMO). Part your layers where the general ends and the special begins; `mix_after` numbers
-    the stages of a part after which hidden states may be mixed, 0 being before the first:
+    Manifold Mixup of hidden states and methods that change the network (FOSTER, MEMO) need a
+    `Network` made of two parts. Split your layers where the general part ends and the special
+    part begins. `mix_after` lists the stages of a part after which hidden states may be mixed; 0
+    is before the first:
 
     >>> from gradmix.models import Network, Part
     >>> class Small(Network):
@@ -121,13 +128,17 @@ def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted
 def load_backbone(
     network: Network | Adapted, source: Source, rename: Mapping[str, str] | None = None
 ) -> None:
-    """Start from pretrained weights: all of `network` but its head, which is left as it is.
+    """Load pretrained weights into everything except the head.
 
-    `source` is a state dict, a module, or the path of a `.safetensors` file. Tensors are
-    matched by name and shape and copied; tensors of the source under the head's name are
-    passed over. `rename` replaces beginnings of the source's names, so that
-    `rename=TORCHVISION_NAMES` (see `resnet`) loads torchvision's resnet18 into ours. If
-    anything is missing, left over or of another shape, nothing is changed.
+    Args:
+        network: The network.
+        source: A state dict, a module, or the path of a `.safetensors` file. Tensors are matched
+            by name and shape; those of its head are skipped.
+        rename: Replaces beginnings of the source's names. `TORCHVISION_NAMES` in
+            `gradmix.models.resnet` loads torchvision's resnet18.
+
+    Raises:
+        InputError: If a tensor is missing, left over or has another shape; nothing changes then.
     """
     target = network.module if isinstance(network, Adapted) else network
     head_names = _names_of(network.head, target)
@@ -150,7 +161,7 @@ def load_backbone(
 
 
 def _names_of(part: nn.Module, whole: nn.Module) -> set[str]:
-    """The names of a submodule's tensors in the state dict of the whole."""
+    """Return the names of a submodule's tensors in the state dict of the whole module."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in whole.named_modules(remove_duplicate=False)
@@ -180,7 +191,7 @@ def _tensors(source: Source) -> Mapping[str, Tensor]:
 
 
 def _read_safetensors(path: str) -> Mapping[str, Tensor]:
-    """A file of tensors and nothing else; pickles, which can run code, are refused."""
+    """Read a file of tensors; pickles, which can run code, are refused."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,35 +1,38 @@
-"""Heads that grow: new classes, wider embeddings, and the optimizer that goes on.
+"""Heads that grow and shrink: new classes, wider embeddings, forgotten classes.
 
-A head is replaced, not changed, so that autograd and optimizers never see a parameter of
-another shape:
-
-    old, network.head = network.head, grow_head(network.head, outputs)
-    carry_over(optimizer, old.weight, network.head.weight)
-    carry_over(optimizer, old.bias, network.head.bias)
+A head is replaced and not changed in place, so that autograd and optimizers never see a
+parameter change its shape.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradmix.errors import InputError
+from gradmix.models.initialise import new_linear
 
 
-def grow_head(head: nn.Linear, outputs: int) -> nn.Linear:
-    """A head with more outputs: the old rows and biases exactly, new ones initialised afresh.
+def grow_head(head: nn.Linear, outputs: int, *, generator: torch.Generator) -> nn.Linear:
+    """Return a head with more outputs; the old rows and biases are kept exactly.
 
-    New values are PyTorch's default, drawn from the global generator on the CPU (see
-    `RandomStreams.as_global`), so that they are the same on every device.
+    Args:
+        head: The present head.
+        outputs: New number of outputs.
+        generator: Draws the new values on the CPU, by PyTorch's default initialisation.
     """
-    return widen_head(head, head.in_features, outputs)
+    return widen_head(head, head.in_features, outputs, generator=generator)
 
 
-def widen_head(head: nn.Linear, inputs: int, outputs: int) -> nn.Linear:
-    """A head for longer embeddings and more classes; the old weights are its top left block.
+def widen_head(
+    head: nn.Linear, inputs: int, outputs: int, *, generator: torch.Generator
+) -> nn.Linear:
+    """Return a head for longer embeddings and more classes; the old weights are its first block.
 
-    FOSTER and MEMO append the features of a new block to the old. All else is initialised
-    afresh as in `grow_head`, with the deviation that fits the new number of inputs.
+    FOSTER and MEMO append the features of a new block to the old ones.
+
+    Raises:
+        InputError: If the head would have fewer inputs or outputs than before.
     """
     for name, old, new in (
         ("inputs", head.in_features, inputs),
@@ -38,7 +41,8 @@ def widen_head(head: nn.Linear, inputs: int, outputs: int) -> nn.Linear:
         if new < old:
             raise InputError(f"{name} is {new}; this head has {old}, and heads only grow")
     bias = head.bias is not None
-    grown = nn.Linear(inputs, outputs, bias).to(head.weight.device, head.weight.dtype)
+    device, dtype = head.weight.device, head.weight.dtype
+    grown = new_linear(inputs, outputs, bias, generator=generator, device=device, dtype=dtype)
     with torch.no_grad():
         grown.weight[: head.out_features, : head.in_features] = head.weight
         if bias:
@@ -47,58 +51,20 @@ def widen_head(head: nn.Linear, inputs: int, outputs: int) -> nn.Linear:
 
 
 def drop_output(head: nn.Linear, label: int) -> nn.Linear:
-    """A head without the output `label`; the others keep their weights exactly."""
+    """Return a head without the output `label`; the other outputs keep their weights exactly."""
     kept = [row for row in range(head.out_features) if row != label]
+    bias = head.bias is not None
     shorter: nn.Linear = nn.utils.skip_init(
         nn.Linear,
         head.in_features,
         len(kept),
-        head.bias is not None,
+        bias,
         device=head.weight.device,
         dtype=head.weight.dtype,
     )
     with torch.no_grad():
         shorter.weight.copy_(head.weight[kept])
-        if head.bias is not None:
+        if bias:
             shorter.bias.copy_(head.bias[kept])
     shorter.requires_grad_(head.weight.requires_grad)
     return shorter.train(head.training)
-
-
-def carry_over(optimizer: torch.optim.Optimizer, old: nn.Parameter, new: nn.Parameter) -> None:
-    """Let `optimizer` train `new` in place of `old`, with the state it had for `old`.
-
-    State of the parameter's shape (momentum, Adam's moments) moves to the top left of zeros;
-    other state, such as Adam's step count, is kept. So old entries move as they would have.
-    New ones start without momentum, which in Adam and AdamW lacks the correction of the first
-    steps: their first moves are up to about three times as long as in a new optimizer.
-    """
-    if old.ndim != new.ndim or any(n < o for o, n in zip(old.shape, new.shape, strict=True)):
-        raise InputError(
-            f"new has shape {tuple(new.shape)}; it must be {tuple(old.shape)} or larger"
-        )
-    places = [
-        (params, number)
-        for group in optimizer.param_groups
-        for params in [group["params"]]
-        for number, param in enumerate(params)
-        if param is old
-    ]
-    if not places:
-        raise InputError("old is not among the parameters of optimizer")
-    if any(param is new for group in optimizer.param_groups for param in group["params"]):
-        raise InputError("new is already among the parameters of optimizer")
-    for params, number in places:
-        params[number] = new
-    if old in optimizer.state:
-        state = optimizer.state.pop(old)
-        optimizer.state[new] = {key: _enlarge(value, old, new) for key, value in state.items()}
-
-
-def _enlarge(value: object, old: Tensor, new: Tensor) -> object:
-    """State of the old shape, surrounded by zeros; anything else as it is."""
-    if not isinstance(value, Tensor) or value.shape != old.shape:
-        return value
-    grown = torch.zeros_like(new, dtype=value.dtype, device=value.device, requires_grad=False)
-    grown[tuple(slice(size) for size in old.shape)] = value
-    return grown

@@ -1,9 +1,9 @@
 """ResNet-18 for images of 32 to 224 pixels, the paper's network for CIFAR and Tiny ImageNet.
 
-Source: He et al., "Deep Residual Learning for Image Recognition", 2016, in the form for small
-images of kuangliu/pytorch-cifar and Mammoth: a 3x3 stem without pooling, post-activation
-blocks, and PyTorch's default initialisation (PyCIL draws Kaiming-normal weights instead). The
-paper cites both ResNet papers and leaves open which form it used.
+Source: He et al., "Deep Residual Learning for Image Recognition", 2016. The form for small images
+follows kuangliu/pytorch-cifar and Mammoth: a 3x3 stem without pooling, post-activation blocks and
+PyTorch's default initialisation. (PyCIL draws Kaiming-normal weights.) The paper cites both
+ResNet papers and does not say which form it used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.base import BatchNorm2d, Conv2d, Linear, Network, Part, check_sizes
+from gradmix.models.network import Network, Part, check_sizes
 
 TORCHVISION_NAMES = {
     "conv1.": "shared.stem.0.",
@@ -24,7 +24,23 @@ TORCHVISION_NAMES = {
     "layer3.": "shared.layer3.",
     "layer4.": "special.layer4.",
     "fc.": "head.",
-}  # for `load_backbone`: torchvision's and timm's resnet18 into ResNet18(stem="7x7")
+}
+"""For `load_backbone`: names of torchvision's and timm's resnet18 in ResNet18(stem="7x7")."""
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """PyTorch's BatchNorm for batches of any size.
+
+    A single value per channel (one image of 1x1 pixels) has no variance, and PyTorch refuses to
+    train on it. Such a batch is normalised with the running statistics, which stay unchanged.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each channel of x (B, C, H, W)."""
+        if self.training and x.numel() == x.shape[1]:
+            running = self.running_mean, self.running_var
+            return F.batch_norm(x, *running, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
 
 
 class BasicBlock(nn.Module):
@@ -32,14 +48,14 @@ class BasicBlock(nn.Module):
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
         self.bn1 = BatchNorm2d(channels)
-        self.conv2 = Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = BatchNorm2d(channels)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or channels_in != channels:
             self.downsample = nn.Sequential(
-                Conv2d(channels_in, channels, 1, stride, bias=False), BatchNorm2d(channels)
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), BatchNorm2d(channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,12 +67,20 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(Network):
-    """Four layers of two blocks, `width` to 8 `width` channels, average-pooled, and a head.
+    """Four layers of two blocks, average pooling and a head; takes images of any size.
 
-    `stem` is "3x3" for small images or "7x7" (stride 2, then max-pooling) for ImageNet's. Mix
-    points are Manifold Mixup's: 0 the input, 1 after stem and layer 1, 2 after layer 2. As in
-    MEMO, layer 4 is the special part. Images of any size; channels-last works throughout.
+    The mix points are Manifold Mixup's: 0 is the input, 1 follows stem and layer 1, 2 follows
+    layer 2. Layer 4 is the special part, as in MEMO.
+
+    Args:
+        outputs: Classes.
+        in_channels: Channels of the images.
+        width: Channels of the first layer; the last has 8 times as many.
+        stem: "3x3" for small images, "7x7" (stride 2, then max-pooling) for ImageNet's.
     """
+
+    draws_randomly = False
+    initialises_all = True
 
     def __init__(
         self, outputs: int, *, in_channels: int = 3, width: int = 64, stem: str = "3x3"
@@ -78,7 +102,7 @@ class ResNet18(Network):
                 flatten=nn.Flatten(),
             )
         )
-        super().__init__(shared, special, Linear(8 * width, outputs))
+        super().__init__(shared, special, nn.Linear(8 * width, outputs))
 
 
 def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
@@ -87,7 +111,7 @@ def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
     large = kind == "7x7"
     size, stride = (7, 2) if large else (3, 1)
     return nn.Sequential(
-        Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False),
+        nn.Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False),
         BatchNorm2d(width),
         nn.ReLU(inplace=True),
         *([nn.MaxPool2d(3, stride=2, padding=1)] if large else []),

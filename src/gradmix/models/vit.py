@@ -1,8 +1,8 @@
 """A vision transformer for small images, trained from scratch.
 
 Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2021. The paper says only
-"initialized ViT"; the sizes are those of DyTox for CIFAR-100 (patch 4, width 384, 6 blocks, 12
-heads), the initialisation is DeiT's (truncated normal of deviation 0.02, biases 0).
+"initialized ViT". The sizes are DyTox's for CIFAR-100 (patch 4, width 384, 6 blocks, 12 heads).
+The initialisation is DeiT's (truncated normal with deviation 0.02, biases 0).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.base import Network, Part, check_sizes
+from gradmix.models.initialise import draw_defaults
+from gradmix.models.network import Network, Part, check_sizes
 
 MLP_RATIO = 4  # width of a block's hidden layer over that of its tokens
 INIT_STD = 0.02
@@ -34,11 +35,11 @@ class PatchEmbedding(nn.Module):
         self.image_size = image_size
         self.project = nn.Conv2d(in_channels, dim, patch, stride=patch)
         tokens = (height // patch) * (width // patch) + 1
-        self.class_token = nn.Parameter(_normal(1, 1, dim))
-        self.positions = nn.Parameter(_normal(1, tokens, dim))
+        self.class_token = nn.Parameter(torch.zeros(1, 1, dim))
+        self.positions = nn.Parameter(torch.zeros(1, tokens, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """One token per patch, row by row, after the class token."""
+        """Return the class token and one token per patch, row by row."""
         if tuple(x.shape[2:]) != self.image_size:
             raise InputError(
                 f"x has shape {tuple(x.shape)}; this network takes images of "
@@ -61,8 +62,6 @@ class TransformerBlock(nn.Module):
         self.norm2 = nn.LayerNorm(dim)
         self.widen = nn.Linear(dim, MLP_RATIO * dim)
         self.narrow = nn.Linear(MLP_RATIO * dim, dim)
-        for module in (self.qkv, self.project, self.widen, self.narrow):
-            _initialise(module)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend, then transform each token."""
@@ -87,7 +86,7 @@ class ClassToken(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The other tokens are left out."""
+        """Drop the other tokens."""
         token: Tensor = self.norm(x[:, 0])
         return token
 
@@ -95,9 +94,21 @@ class ClassToken(nn.Module):
 class ViT(Network):
     """A pre-norm transformer without dropout, with a class token and learned positions.
 
-    `image_size` is the side of square images, or (height, width). Mix points: 0 the input, 1
-    after the patch embedding, 2 after half the blocks. The last block is the special part.
+    Mix point 0 is the input, 1 follows the patch embedding, 2 follows half the blocks. The last
+    block is the special part.
+
+    Args:
+        outputs: Classes.
+        image_size: Side of square images, or (height, width).
+        patch: Side of a patch; it must divide both sides.
+        in_channels: Channels of the images.
+        dim: Width of a token.
+        depth: Number of blocks, at least 2.
+        heads: Attention heads; they must divide `dim`.
     """
+
+    draws_randomly = False
+    initialises_all = True
 
     def __init__(
         self,
@@ -123,15 +134,18 @@ class ViT(Network):
         super().__init__(
             Part(OrderedDict(embedding=embedding, **blocks), mix_after=(0, 1, 1 + depth // 2)),
             Part(OrderedDict({last: block, "token": ClassToken(dim)})),
-            _initialise(nn.Linear(dim, outputs)),
+            nn.Linear(dim, outputs),
         )
+        self.initialise(torch.default_generator)
 
-
-def _normal(*shape: int) -> Tensor:
-    return nn.init.trunc_normal_(torch.empty(shape), std=INIT_STD)
-
-
-def _initialise(layer: nn.Linear) -> nn.Linear:
-    nn.init.trunc_normal_(layer.weight, std=INIT_STD)
-    nn.init.zeros_(layer.bias)
-    return layer
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw all weights from an explicit CPU generator."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=INIT_STD, generator=generator)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, PatchEmbedding):
+                for tokens in (module.class_token, module.positions):
+                    nn.init.trunc_normal_(tokens, std=INIT_STD, generator=generator)
+            else:
+                draw_defaults(module, generator)

@@ -1,1 +1,1 @@
-"""The paper: its numbers, tables and figures, filled in from results."""
+"""The paper: its numbers, tables and figures, compared with our results."""

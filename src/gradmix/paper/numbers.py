@@ -1,7 +1,7 @@
-"""The numbers that the GradMix paper reports, to hold results against.
+"""The numbers that the GradMix paper reports.
 
-They are in paper.json, as printed. A row's setting names what the table varies, by the names that
-runs use; `randaugment` stands there as a mix, as in the paper.
+`paper.json` has them as printed. A row's setting names what the table varies, with the names that
+runs use. `randaugment` counts as a mix, as in the paper.
 """
 
 from __future__ import annotations
@@ -13,29 +13,31 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from gradmix.errors import InputError
 from gradmix.methods import find_method
 from gradmix.methods.base import read_options
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.runs.config import RunConfig, config_for
+from gradmix.runs.groups import current_settings
 
 ACCURACY = "average accuracy"
 
 FREE = ("seed", "threads", "device", "tables", "tau")
-"""Fields on which a comparison does not depend (τ of Remix itself does; see `_mix_in_paper`)."""
+"""Settings that a comparison ignores. `_mix_in_paper` checks the τ of Remix."""
 
 
 @dataclass(frozen=True)
 class PaperValue:
-    """A number of the paper: over five seeds if it has a standard deviation."""
+    """A number of the paper, over five seeds if it has a standard deviation."""
 
     mean: float
     std: float | None
-    table: str  # key of the table it is from
+    table: str  # key of its table
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """The numbers of one setting, by data set."""
+    """Numbers of one setting by data set."""
 
     setting: Mapping[str, str | float]
     values: Mapping[str, PaperValue]
@@ -43,7 +45,7 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table, or numbers that stand in the text beside a figure."""
+    """A table, or the numbers in the text beside a figure."""
 
     key: str
     label: str  # in the LaTeX source
@@ -52,24 +54,16 @@ class PaperTable:
     rows: tuple[PaperRow, ...]
 
     def find(self, data: str, setting: Mapping[str, str | float]) -> PaperValue | None:
-        """The number of a data set in the row of exactly this setting, if there is one."""
+        """Return the number of a data set in the row with exactly this setting."""
         for row in self.rows:
             if row.setting == setting:
                 return row.values.get(data)
         return None
 
 
-@dataclass(frozen=True)
-class PaperFact:
-    """A number that only the text has."""
-
-    value: float
-    about: str
-
-
 @cache
 def paper_tables() -> Mapping[str, PaperTable]:
-    """The tables by key.
+    """Return all tables by key.
 
     >>> row = paper_tables()["main-er"].rows[0]
     >>> row.setting, row.values["mnist"].mean
@@ -87,52 +81,60 @@ def paper_tables() -> Mapping[str, PaperTable]:
     }
 
 
-@cache
-def paper_facts() -> Mapping[str, PaperFact]:
-    """Numbers that are in no table, by name."""
-    return {name: PaperFact(**fact) for name, fact in _read()["facts"].items()}
-
-
 def paper_accuracy(config: Mapping[str, Any]) -> PaperValue | None:
-    """The paper's average accuracy in the setting of a run; None if it has no such setting.
+    """Return the paper's average accuracy for the setting of a run.
 
-    `config` is a RunConfig as result files have it; a field that it lacks is taken as usual. It
-    must follow the protocol of its data set but for what the paper varies: method, mix, exemplars
-    per class, α of GradMix, ViT. `gradmix` and `gradmix+`, whatever their τ and tables, both
-    stand beside the paper's GradMix, and with `gradient-keep-original` partners beside its
-    ablation. RandAugment may come alone or after the usual transforms.
+    The run must follow the protocol of its data set, except for what the paper varies: method,
+    mix, exemplars per class, α of GradMix and ViT. `gradmix` and `gradmix+` with any τ and tables
+    are compared with the paper's GradMix; `gradient-keep-original` partners with its ablation.
+    RandAugment may come alone or after the usual transforms.
+
+    Args:
+        config: A configuration as in result files. Missing settings have their defaults.
+
+    Returns:
+        None if the paper has no such setting, or if gradmix does not know a name in it.
 
     >>> paper_accuracy(config_for("mnist", method="foster", mix="gradmix+").to_json())
     PaperValue(mean=0.973, std=0.003, table='main-foster')
     """
+    try:
+        return _find_accuracy(config["data"], _setting_in_paper(config))
+    except InputError:  # a method, mix or option that gradmix does not know
+        return None
+
+
+def _setting_in_paper(config: Mapping[str, Any]) -> Mapping[str, str | float] | None:
+    """Return what the row of the paper's table varies; None if the paper has no such mix."""
     data = config["data"]
     config = {**config_for(data).to_json(), **config}
-    recipe = parse_recipe(config["mix"], config["alpha"], config["tables"], config["tau"])
+    recipe = parse_recipe(
+        config["mix"], alpha=config["alpha"], tables=config["tables"], tau=config["tau"]
+    )
     mix = _mix_in_paper(recipe)
     if mix is None or not _has_default_options(config):
         return None
     usual = config_for(data, method=config["method"], mix=mix)
     expected = usual.to_json() | {"alpha": usual.recipe and usual.recipe.alpha}
-    found = config | {"mix": mix, "options": {}, "alpha": recipe and recipe.alpha}
+    found = current_settings(config)
+    found |= {"mix": mix, "options": {}, "alpha": recipe and recipe.alpha}
     if mix == "none" and config["transforms"] in _with_randaugment(usual):
         mix, found["transforms"] = "randaugment", expected["transforms"]
     differing = {k: v for k, v in found.items() if k not in FREE and v != expected.get(k)}
     setting = {"method": config["method"], "mix": mix, **differing}
     if recipe is not None and recipe.partners == "gradient-keep-original":
         setting["partners"] = recipe.partners
-    return _find_accuracy(data, setting)
+    return setting
 
 
-def _find_accuracy(data: str, setting: Mapping[str, str | float]) -> PaperValue | None:
-    for table in paper_tables().values():
-        value = table.find(data, setting) if table.quantity == ACCURACY else None
-        if value is not None:
-            return value
-    return None
+def _find_accuracy(data: str, setting: Mapping[str, str | float] | None) -> PaperValue | None:
+    tables = [t for t in paper_tables().values() if t.quantity == ACCURACY and setting is not None]
+    found = (table.find(data, setting or {}) for table in tables)
+    return next((value for value in found if value is not None), None)
 
 
 def _mix_in_paper(recipe: Recipe | None) -> str | None:
-    """What the paper's tables call a mix; None if they do not have it."""
+    """Return the paper's name of a mix; None if its tables do not have it."""
     if recipe is None:
         return "none"
     if recipe.uses_gradients:

@@ -1,4 +1,4 @@
-"""Reproductions as files: a Markdown page each, and pictures of what are figures."""
+"""Reproductions as files: a Markdown page each, with SVG pictures of figures."""
 
 from __future__ import annotations
 
@@ -10,47 +10,51 @@ from gradmix.errors import MissingPackageError
 from gradmix.files.atomic_write import write_text
 from gradmix.paper.figures import draw
 from gradmix.paper.reproductions import SMALL_EPOCHS, Reproduction
-from gradmix.paper.sheets import Sheet, printed
+from gradmix.paper.tables import FilledTable, printable
 from gradmix.runs.formats import to_markdown
 
 SMALL = (
-    "At a small scale, with narrow networks and at most "
-    f"{SMALL_EPOCHS} epochs per task: not the paper's setting."
+    f"Small scale: narrow networks and at most {SMALL_EPOCHS} epochs per task. "
+    "This is not the paper's setting."
 )
 
 
 def title_of(reproduction: Reproduction, scale: str) -> str:
-    """Its name; anything but the paper's scale is said there."""
+    """Return the title of a page; it names every scale other than the paper's."""
     return reproduction.name if scale == "full" else f"{reproduction.name} ({scale} scale)"
 
 
 def write_page(
-    reproduction: Reproduction, sheets: Sequence[Sheet], folder: Path, scale: str = "full"
+    reproduction: Reproduction, tables: Sequence[FilledTable], folder: Path, scale: str = "full"
 ) -> tuple[Path, str]:
-    """Write a page, and its pictures first; its path, and why there are no pictures if so."""
+    """Write a page and its pictures.
+
+    Returns:
+        The path of the page, and a message if there are no pictures because matplotlib is missing.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     stem = reproduction.name if scale == "full" else f"{reproduction.name}-{scale}"
-    parts = [f"# {title_of(reproduction, scale)}", reproduction.about]
-    parts += [] if scale == "full" else [SMALL]
+    blocks = [f"# {title_of(reproduction, scale)}", reproduction.about]
+    blocks += [] if scale == "full" else [SMALL]
     problem = ""
-    for sheet in sheets:
-        if sheet.form != "table" and not problem:
+    for filled in tables:
+        if filled.chart != "table" and not problem:
             try:
-                picture = draw(sheet)
+                picture = draw(filled)
             except MissingPackageError as error:
                 problem = str(error)
             else:
-                name = f"{stem}-{_file_name(sheet.title)}.svg"
+                name = f"{stem}-{_file_name(filled.table.title)}.svg"
                 write_text(folder / name, picture)
-                parts.append(f"![{sheet.title}]({name})")
-        parts.append(to_markdown(printed(sheet)).rstrip())
+                blocks.append(f"![{filled.table.title}]({name})")
+        blocks.append(to_markdown(printable(filled).text()).rstrip())
     page = folder / f"{stem}.md"
-    write_text(page, "\n\n".join(parts) + "\n")
+    write_text(page, "\n\n".join(blocks) + "\n")
     return page, problem
 
 
 def _file_name(title: str) -> str:
-    """A part of a file name.
+    """Turn a title into a part of a file name.
 
     >>> _file_name("mnist: RMSE against λ")
     'mnist-rmse-against'

@@ -1,20 +1,18 @@
-"""The paper's tables and figures by name: the runs that each needs, and what is read from them."""
+"""The paper's tables and figures by name: which runs each needs and what it reads from them."""
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.paper import measures
 from gradmix.paper.numbers import ACCURACY, paper_tables
 from gradmix.runs.config import RunConfig, config_for
-from gradmix.runs.results import RunResult
 
-HERE = ("mnist", "fashion-mnist")
-"""What a CPU can do at the paper's scale."""
+CPU_DATA = ("mnist", "fashion-mnist")
+"""The data sets that a CPU can run at the paper's scale."""
 
 LABELS = {
     "mixup": "+ Mixup",
@@ -28,11 +26,11 @@ LABELS = {
 }
 ABLATION = {
     "gradient-keep-original": "Original: the sample itself",
-    "shuffle": "Random: the pair as drawn",
-    "gradient": "gradmix+: the best class's",
+    "shuffle": "Random: the drawn pair",
+    "gradient": "gradmix+: the best class",
 }
 VARIED = {"exemplars_per_class": "N=", "alpha": "α=", "model": ""}
-"""Settings that a label mentions, and how."""
+"""Settings that a label mentions, with their prefix."""
 
 SCALES = ("full", "small")
 SMALL_EPOCHS = 12
@@ -42,17 +40,17 @@ SMALL_MODELS = {
     "resnet18-imagenet": "resnet18-tiny",
     "vit": "vit-small",
 }
-"""What `scale="small"` has instead, so that one core can do it."""
+"""The networks of `scale="small"`, which fit one core."""
 
-Form = Literal["table", "lines", "bars", "heatmap"]
+Chart = Literal["table", "lines", "bars", "heatmap"]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table or a curve of a figure: what is run, and the paper's row for it.
+    """A row of a table or a curve of a figure: the settings of its runs and the paper's row.
 
-    The settings are those of `config_for`, and two more ways to say a mix, as the paper's tables
-    do: `randaugment` instead of one, and `partners` that gradmix+ has instead of its own.
+    The settings are those of `config_for`, with two additions from the paper's tables: the mix
+    `randaugment`, and `partners` that replace the partners of gradmix+.
     """
 
     label: str
@@ -62,12 +60,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """What is read from a run: a number, or several by name."""
+    """What is read from a run, and how it is shown."""
 
     title: str
-    read: Callable[[RunResult], Mapping[str, float]]  # a single number has the name ""
-    form: Form = "table"
-    across: str = ""  # what the names are
+    read: measures.Read
+    chart: Chart = "table"
+    across: str = ""  # what the names of the numbers are
     paper: Mapping[str, str | float] | None = None  # the paper's row, where the line has none
 
 
@@ -80,21 +78,18 @@ class Reproduction:
     about: str
     lines: tuple[Line, ...]
     panels: tuple[Panel, ...]
-    data: tuple[str, ...] = HERE  # on which it is run unless told
+    data: tuple[str, ...] = CPU_DATA  # the default data sets
     digits: int = 3
 
 
-# --- what there is ------------------------------------------------------------------------------
-
-
 def reproductions() -> dict[str, Reproduction]:
-    """All of them by name."""
+    """Return all reproductions by name."""
     accuracy = [_accuracy_table(key) for key, t in paper_tables().items() if t.quantity == ACCURACY]
     return {one.name: one for one in (*accuracy, *_measured_tables(), *_figures())}
 
 
 def find_reproduction(name: str) -> Reproduction:
-    """By name; a wrong one suggests the nearest."""
+    """Return a reproduction by name; UnknownNameError suggests the nearest name."""
     known = reproductions()
     if name not in known:
         raise UnknownNameError("reproduction", name, known)
@@ -104,199 +99,139 @@ def find_reproduction(name: str) -> Reproduction:
 def _accuracy_table(key: str) -> Reproduction:
     table = paper_tables()[key]
     lines = tuple(line for row in table.rows for line in _lines_of(row.setting))
-    here = tuple(data for data in HERE if data in table.rows[0].values)
-    data = HERE if key == "compatibility" else here or tuple(table.rows[0].values)
-    panel = Panel("average accuracy", _metric("average_accuracy"))
+    on_cpu = tuple(data for data in CPU_DATA if data in table.rows[0].values)
+    data = CPU_DATA if key == "compatibility" else on_cpu or tuple(table.rows[0].values)
+    panel = Panel(ACCURACY, measures.metric("average_accuracy"))
     return Reproduction(key, "table", table.caption, lines, (panel,), data)
 
 
 def _lines_of(paper: Mapping[str, str | float]) -> list[Line]:
-    """Our lines beside a row of the paper; its GradMix is held against both of ours."""
+    """Return our lines for a row of the paper. Its GradMix gets two: gradmix and gradmix+."""
     if "partners" in paper:
         return [Line(ABLATION[str(paper["partners"])], {**paper, "mix": "gradmix+"}, paper)]
-    varied = [f", {VARIED[name]}{paper[name]}" for name in VARIED if name in paper]
+    varied = "".join(f", {VARIED[name]}{paper[name]}" for name in VARIED if name in paper)
     mixes = ("gradmix", "gradmix+") if paper["mix"] == "gradmix" else (str(paper["mix"]),)
-    labels = [" ".join([str(paper["method"]).upper(), LABELS.get(mix, "")]) for mix in mixes]
+    method = str(paper["method"]).upper()
     return [
-        Line(label.strip() + "".join(varied), {**paper, "mix": mix}, paper)
-        for label, mix in zip(labels, mixes, strict=True)
+        Line(f"{method} {LABELS.get(mix, '')}".strip() + varied, {**paper, "mix": mix}, paper)
+        for mix in mixes
     ]
 
 
-PLAIN, MIXUP, LITERAL, GRADMIX = (
+PLAIN, MIXUP, ALGORITHM_1, GRADMIX_PLUS = (
     Line(f"ER {LABELS.get(mix, '')}".strip(), {"method": "er", "mix": mix})
     for mix in ("none", "mixup", "gradmix", "gradmix+")
 )
-RATES = replace(MIXUP, settings={**MIXUP.settings, "analyses": ("detrimental-rate",)})
-ALONG = ("approximation-error", "class-distance", "precision-recall")
-PAIRS = tuple(
-    replace(line, settings={**line.settings, "analyses": ALONG}) for line in (LITERAL, GRADMIX)
+GRADMIX_ANALYSES = ("approximation-error", "class-distance", "precision-recall")
+ANALYSED = tuple(
+    replace(line, settings={**line.settings, "analyses": GRADMIX_ANALYSES})
+    for line in (ALGORITHM_1, GRADMIX_PLUS)
 )
-"""Runs that take along all that is measured of GradMix."""
+"""Both forms of GradMix, with every diagnostic of its criterion."""
 
 
 def _measured_tables() -> list[Reproduction]:
-    """Tables of what runs measure beside accuracy."""
-    rate, agreement, runtime = (
-        paper_tables()[name] for name in ("detrimental-rate", "precision-recall", "runtime")
+    """Return the tables that read something other than accuracy."""
+    tables = paper_tables()
+    rate, agreement = tables["detrimental-rate"], tables["precision-recall"]
+    rates = replace(MIXUP, settings={**MIXUP.settings, "analyses": (rate.key,)})
+    plain, gradmix = ({"method": "er", "mix": mix} for mix in ("none", "gradmix"))
+    rate_panels = tuple(
+        Panel(f"rate, {key.replace('_', ' ')}", measures.diagnostic(rate.key, key), paper=row)
+        for row in (rate.rows[0].setting,)
+        for key in ("whole_network", "last_layer")
     )
-    of_plain, of_gradmix = ({"method": "er", "mix": mix} for mix in ("none", "gradmix"))
+    agreement_panels = tuple(
+        Panel(
+            name,
+            measures.diagnostic(agreement.key, name),
+            paper={"mix": "gradmix", "measure": name},
+        )
+        for name in ("precision", "recall")
+    )
     return [
+        Reproduction(rate.key, "table", rate.caption, (rates,), rate_panels),
+        Reproduction(agreement.key, "table", agreement.caption, ANALYSED, agreement_panels),
         Reproduction(
-            rate.key,
+            "runtime",
             "table",
-            rate.caption,
-            (RATES,),
-            tuple(
-                Panel(title, _mean(rate.key, key), paper=rate.rows[0].setting)
-                for title, key in (
-                    ("rate, whole network", "whole_network"),
-                    ("rate, last layer", "last_layer"),
-                )
-            ),
-        ),
-        Reproduction(
-            agreement.key,
-            "table",
-            agreement.caption,
-            PAIRS,
-            tuple(
-                Panel(name, _mean(agreement.key, name), paper={"mix": "gradmix", "measure": name})
-                for name in ("precision", "recall")
-            ),
-        ),
-        Reproduction(
-            runtime.key,
-            "table",
-            "Seconds of training per task, the criterion's included; the paper's are of a GPU.",
-            (replace(PLAIN, paper=of_plain), MIXUP, replace(GRADMIX, paper=of_gradmix)),
-            (Panel("seconds per task", _seconds_per_task),),
+            "Seconds of training per task, with the criterion; the paper used a GPU.",
+            (replace(PLAIN, paper=plain), MIXUP, replace(GRADMIX_PLUS, paper=gradmix)),
+            (Panel("seconds per task", measures.seconds_per_task),),
             digits=1,
         ),
     ]
 
 
 def _figures() -> list[Reproduction]:
-    after = Panel("accuracy after each task", _after_tasks, "lines", "task")
-    classes = Panel("accuracy of each class after the last task", _of_classes, "bars", "class")
-    pairs = Panel("samples mixed in the last task", _pairs, "heatmap", "class → partner")
     every = tuple(replace(line, paper=None) for line in _accuracy_table("main-er").lines)
-    error, distance = "approximation-error", "class-distance"
+    after = Panel("accuracy after each task", measures.accuracy_by_task, "lines", "task")
+    classes = "accuracy of each class after the last task"
+    error = paper_tables()["approximation-error"]
+    mean_error = measures.diagnostic(error.key, "mean_of_samples")
     return [
         Reproduction(
             "forgetting",
             "figure",
             "Accuracy after each task, and of each class after the last.",
-            (PLAIN, MIXUP, GRADMIX),
-            (after, classes),
+            (PLAIN, MIXUP, GRADMIX_PLUS),
+            (after, Panel(classes, measures.class_accuracy, "bars", "class")),
         ),
         Reproduction(
-            "sequential", "figure", "Accuracy after each task, every mix.", every, (after,)
+            "sequential", "figure", "Accuracy of every mix after each task.", every, (after,)
         ),
         Reproduction(
             "heatmap",
             "figure",
-            "How often a class was mixed with another in the last task.",
-            (GRADMIX,),
-            (pairs,),
+            "How often each pair of classes was mixed in the last task.",
+            (GRADMIX_PLUS,),
+            (
+                Panel(
+                    "samples mixed in the last task",
+                    measures.pair_counts,
+                    "heatmap",
+                    "class → partner",
+                ),
+            ),
             digits=0,
         ),
         Reproduction(
-            error,
+            error.key,
             "figure",
-            paper_tables()[error].caption,
-            PAIRS,
+            error.caption,
+            ANALYSED,
             (
-                Panel("RMSE against λ", _curve, "lines", "λ"),
-                Panel("mean over λ", _mean(error, "mean_of_samples"), paper={"mix": "gradmix"}),
+                Panel("RMSE against λ", measures.approximation_curve, "lines", "λ"),
+                Panel("mean over λ", mean_error, paper={"mix": "gradmix"}),
             ),
         ),
         Reproduction(
-            distance,
+            "class-distance",
             "figure",
             "Cosine distance between the gradients of two samples, within and between classes.",
-            PAIRS,
-            (Panel("mean cosine distance", _distances, "bars", "samples"),),
+            ANALYSED,
+            (Panel("mean cosine distance", measures.class_distances, "bars", "samples"),),
         ),
         Reproduction(
             "runtime-per-epoch",
             "figure",
-            "Time of the criterion, and of planning the batches, per epoch.",
-            (GRADMIX,),
-            (Panel("milliseconds per epoch", _criterion_by_task, "lines", "task"),),
+            "Time per epoch of the criterion and of planning the batches.",
+            (GRADMIX_PLUS,),
+            (Panel("milliseconds per epoch", measures.criterion_milliseconds, "lines", "task"),),
             digits=1,
         ),
     ]
-
-
-# --- what is read from a run --------------------------------------------------------------------
-
-
-def _metric(name: str) -> Callable[[RunResult], Mapping[str, float]]:
-    return lambda result: {"": result.metrics[name]}
-
-
-def mean_over_tasks(entries: Sequence[Mapping[str, Any]], key: str) -> float:
-    """The mean of a measurement over tasks, within a task over the epochs it was taken at."""
-    by_task = defaultdict(list)
-    for entry in entries:
-        by_task[entry["task"]].append(entry[key])
-    return statistics.fmean(statistics.fmean(values) for values in by_task.values())
-
-
-def _mean(analysis: str, key: str) -> Callable[[RunResult], Mapping[str, float]]:
-    return lambda result: {"": mean_over_tasks(result.analysis[analysis], key)}
-
-
-def _distances(result: RunResult) -> Mapping[str, float]:
-    return {
-        name: _mean("class-distance", key)(result)[""]
-        for name, key in (("within a class", "within"), ("between classes", "between"))
-    }
-
-
-def _curve(result: RunResult) -> Mapping[str, float]:
-    entries = result.analysis["approximation-error"]
-    curves = zip(*(entry["of_samples"] for entry in entries), strict=True)
-    return {
-        f"{lam:g}": statistics.fmean(values)
-        for lam, values in zip(entries[0]["lambdas"], curves, strict=True)
-    }
-
-
-def _after_tasks(result: RunResult) -> Mapping[str, float]:
-    return {
-        str(task + 1): statistics.fmean(row[: task + 1]) for task, row in enumerate(result.accuracy)
-    }
-
-
-def _of_classes(result: RunResult) -> Mapping[str, float]:
-    return dict(zip(result.class_names, result.class_accuracy[-1], strict=True))
-
-
-def _pairs(result: RunResult) -> Mapping[str, float]:
-    return {
-        f"{own} → {other}": float(count)
-        for own, row in zip(result.class_names, result.pair_counts[-1], strict=True)
-        for other, count in zip(result.class_names, row, strict=True)
-    }
-
-
-def _seconds_per_task(result: RunResult) -> Mapping[str, float]:
-    seconds = result.seconds["train"] + result.seconds["criterion"]
-    return {"": seconds / len(result.tasks)}
-
-
-def _criterion_by_task(result: RunResult) -> Mapping[str, float]:
-    epochs, seconds = result.config["epochs"], result.seconds["criterion_by_task"]
-    return {str(task + 1): 1000 * total / epochs for task, total in enumerate(seconds)}
 
 
 # --- runs ---------------------------------------------------------------------------------------
 
 
 def configs_of(line: Line, data: str, seeds: Sequence[int], scale: str = "full") -> list[RunConfig]:
-    """A run for every seed."""
+    """Return the configuration of a line for every seed.
+
+    Raises:
+        UnknownNameError: `scale` is neither `full` nor `small`.
+    """
     if scale not in SCALES:
         raise UnknownNameError("scale", scale, SCALES)
     settings = dict(line.settings)
@@ -309,7 +244,7 @@ def configs_of(line: Line, data: str, seeds: Sequence[int], scale: str = "full")
         settings |= {"mix": f"{partners}:linear:remix", "tau": usual.recipe.tau}
         settings |= {} if partners == "shuffle" else {"tables": usual.recipe.tables}
     if settings.get("alpha") == _own_alpha(data, settings["mix"]):
-        del settings["alpha"]  # so that it is the same run as without
+        del settings["alpha"]  # the default gives the same run
     if scale == "small":
         model = settings.get("model", usual.model)
         settings |= {"model": SMALL_MODELS.get(model, model), "lr_steps": ()}
@@ -323,13 +258,17 @@ def _own_alpha(data: str, mix: str) -> float | None:
 
 
 def only_mixes(chosen: Sequence[Reproduction], mixes: Iterable[str]) -> list[Reproduction]:
-    """With the lines of some mixes only; those without any of them are left out."""
+    """Keep only the lines of some mixes, and only reproductions with such a line.
+
+    Raises:
+        InputError: No reproduction has a line of this mix.
+    """
     mixes = set(mixes)
     known = {str(line.settings["mix"]) for one in chosen for line in one.lines}
     for mix in sorted(mixes - known):
         raise InputError(
             f"mix is {mix!r}, which {', '.join(one.name for one in chosen)} does not have; "
-            f"there is {', '.join(sorted(known))}"
+            f"choose from {', '.join(sorted(known))}"
         )
     kept = [
         replace(one, lines=tuple(line for line in one.lines if line.settings["mix"] in mixes))

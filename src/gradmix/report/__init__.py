@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page of the results of any number of runs."""
+"""The report: one self-contained HTML page about any number of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown for single classes; where there are too many of them, for the tasks instead."""
+"""Classes in charts and tables. Data sets with too many classes are shown by task."""
 
 from __future__ import annotations
 
@@ -8,87 +8,91 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gradmix.report.rows import Row, Spread, by_data, over_seeds
+from gradmix.report.rows import Row, by_data
 from gradmix.runs.results import RunResult
+from gradmix.runs.statistics import Summary, summarize_each
 
-MOST_CLASSES = 100
-"""More do not fit a heatmap."""
+MAX_CLASSES = 100
+"""A heatmap has no room for more."""
 
-MOST_CELLS = 800_000
-"""Of all pair heatmaps of a page; at 5 bytes each well within the size of a file to pass on."""
+MAX_CELLS = 800_000
+"""In all heatmaps of a page together, at 5 bytes each."""
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The classes of a data set in the order they arrive, one by one or a task at a time."""
+class ClassAxis:
+    """What a chart shows along its class axis, in order of arrival: classes, or whole tasks."""
 
     names: tuple[str, ...]
-    seen: tuple[int, ...]  # how many have been learned after each task
+    seen: tuple[int, ...]  # number of names learned after each task
     by_task: bool
 
 
-def parts_of_rows(rows: Sequence[Row]) -> list[Parts]:
-    """For every row, whether its classes are shown one by one or by task.
+def class_axes(rows: Sequence[Row]) -> list[ClassAxis]:
+    """Return the class axis of every row.
 
-    A data set is shown by task if it has too many classes, and, those with most classes first,
-    if all the heatmaps together would be too large.
+    A data set is shown by task if it has too many classes, or if all heatmaps together would be
+    too large; the data sets with most classes come first.
     """
-    together: set[str] = set()
+    by_task: set[str] = set()
     sets = by_data(rows)
-    for data in sorted(sets, key=lambda name: _classes(sets[name][0]), reverse=True):
-        if _classes(sets[data][0]) > MOST_CLASSES or _cells(rows, together) > MOST_CELLS:
-            together.add(data)
-    return [make_parts(row.results[0], by_task=row.data in together) for row in rows]
+    for data in sorted(sets, key=lambda name: _num_classes(sets[name]), reverse=True):
+        if _num_classes(sets[data]) > MAX_CLASSES or _num_cells(rows, by_task) > MAX_CELLS:
+            by_task.add(data)
+    return [class_axis(row.results[0], by_task=row.data in by_task) for row in rows]
 
 
-def make_parts(result: RunResult, *, by_task: bool) -> Parts:
-    """The classes of a run, one by one or a task at a time."""
+def class_axis(result: RunResult, *, by_task: bool) -> ClassAxis:
+    """Return the class axis of a run."""
     sizes = [len(task["classes"]) for task in result.tasks]
     if by_task:
         names = (f"task {number} ({size})" for number, size in enumerate(sizes, 1))
-        return Parts(tuple(names), tuple(range(1, len(sizes) + 1)), True)
-    return Parts(tuple(result.class_names), tuple(np.cumsum(sizes).tolist()), False)
+        return ClassAxis(tuple(names), tuple(range(1, len(sizes) + 1)), True)
+    return ClassAxis(tuple(result.class_names), tuple(np.cumsum(sizes).tolist()), False)
 
 
-def class_accuracy(row: Row, parts: Parts) -> list[list[Spread]]:
-    """After each task, the accuracy on every part learned so far."""
-    tables = [r.accuracy if parts.by_task else r.class_accuracy for r in row.results]
+def class_accuracy(row: Row, axis: ClassAxis) -> list[list[Summary]]:
+    """Return the accuracy on every class (or task) learned so far, after each task."""
+    tables = [r.accuracy if axis.by_task else r.class_accuracy for r in row.results]
     return [
-        over_seeds([table[task][:number] for table in tables])
-        for task, number in enumerate(parts.seen)
+        summarize_each([table[task][:number] for table in tables])
+        for task, number in enumerate(axis.seen)
     ]
 
 
-def pair_counts(row: Row, parts: Parts) -> list[list[int]] | None:
-    """For each task, how often parts were mixed, over all seeds, as a flat square; None if never.
+def pair_counts(row: Row, axis: ClassAxis) -> list[list[int]] | None:
+    """Return how often each pair was mixed in each task, over all seeds, as flat squares.
 
-    >>> _squeeze(np.arange(9).reshape(3, 3), (2, 1))
-    array([[ 8,  7],
-           [13,  8]])
+    Returns:
+        None if nothing was mixed.
     """
     total = np.sum([np.asarray(result.pair_counts) for result in row.results], axis=0)
     if not total.any():
         return None
     sizes = tuple(len(task["classes"]) for task in row.results[0].tasks)
-    squares = (_squeeze(counts, sizes) if parts.by_task else counts for counts in total)
+    squares = (_by_task(counts, sizes) if axis.by_task else counts for counts in total)
     return [
         square[:number, :number].ravel().tolist()
-        for square, number in zip(squares, parts.seen, strict=True)
+        for square, number in zip(squares, axis.seen, strict=True)
     ]
 
 
-def _squeeze(counts: npt.NDArray[np.int64], sizes: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """Counts of classes as counts of tasks."""
+def _by_task(counts: npt.NDArray[np.int64], sizes: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Add up counts of classes (C, C) to counts of tasks (T, T).
+
+    >>> _by_task(np.arange(9).reshape(3, 3), (2, 1))
+    array([[ 8,  7],
+           [13,  8]])
+    """
     starts = np.cumsum((0, *sizes[:-1]))
     rows = np.add.reduceat(counts, starts, axis=0)
     return np.asarray(np.add.reduceat(rows, starts, axis=1))
 
 
-def _classes(row: Row) -> int:
-    return len(row.results[0].class_names)
+def _num_classes(rows: Sequence[Row]) -> int:
+    return max(len(row.results[0].class_names) for row in rows)
 
 
-def _cells(rows: Sequence[Row], together: set[str]) -> int:
-    """Of the heatmaps of all rows that mix."""
-    parts = (make_parts(row.results[0], by_task=row.data in together) for row in rows if row.mixes)
-    return sum(number**2 for part in parts for number in part.seen)
+def _num_cells(rows: Sequence[Row], by_task: set[str]) -> int:
+    axes = (class_axis(row.results[0], by_task=row.data in by_task) for row in rows if row.mixes)
+    return sum(number**2 for axis in axes for number in axis.seen)

@@ -1,82 +1,70 @@
-"""A few pieces of HTML; text that is passed in is escaped here and nowhere else."""
+"""Pieces of HTML. All text is escaped here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from gradmix.report.rows import Spread
+from gradmix.runs.formats import TextCell, TextTable
 
 
-def cell(text: str, kind: str = "", about: str = "") -> str:
-    """One cell of a table.
+def to_html(
+    table: TextTable,
+    *,
+    colours: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+    blocks: Mapping[int, str] | None = None,
+) -> str:
+    """Write a table in a box that scrolls by mouse and keyboard.
 
-    >>> cell("a<b", kind="main")
-    '<td class="main">a&lt;b</td>'
+    Args:
+        table: The table. Its caption names the box.
+        colours: A colour to show before the label of each row.
+        kinds: A CSS class for each row.
+        blocks: Titles of blocks of rows, by the number of their first row.
     """
-    return f"<td{_attributes(kind, about)}>{escape(text)}</td>"
-
-
-def line(label: str, cells: Iterable[str], kind: str = "", swatch: str = "") -> str:
-    """One row of a table; `cells` are from `cell`, `swatch` is a colour to show."""
-    mark = f'<i class="swatch" style="background: {escape(swatch)}"></i>' if swatch else ""
-    head = f'<th scope="row">{mark}{escape(label)}</th>'
-    return f"<tr{_attributes(kind)}>{head}{''.join(cells)}</tr>"
-
-
-def block(lines: Iterable[str], title: str = "", columns: int = 1) -> str:
-    """Rows that belong together, under a title of their own."""
-    head = f'<th colspan="{columns}" scope="rowgroup">{escape(title)}</th>'
-    first = f'<tr class="block">{head}</tr>' if title else ""
-    return f"<tbody>{first}{''.join(lines)}</tbody>"
-
-
-def table(caption: str, columns: Sequence[str], blocks: Iterable[str]) -> str:
-    """A table in a box that scrolls by itself, by keyboard too."""
+    columns = [*table.heads, *table.titles]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    body = ""
+    for place, (labels, cells) in enumerate(table.rows):
+        if blocks and place in blocks:
+            title = f'<th colspan="{len(columns)}" scope="rowgroup">{escape(blocks[place])}</th>'
+            body += f'</tbody><tbody><tr class="block">{title}</tr>'
+        kind = f' class="{escape(kinds[place])}"' if kinds and kinds[place] else ""
+        colour = colours[place] if colours else ""
+        body += f"<tr{kind}>{_labels(labels, colour)}{''.join(map(_cell, cells))}</tr>"
+    caption = escape(table.caption)
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
-        f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
-        f"{''.join(blocks)}</table></div>"
-    )
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">'
+        f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    ).replace("<tbody></tbody>", "")
 
 
-def pairs(entries: Iterable[tuple[str, str]]) -> str:
-    """Names and values as a description list."""
+def _labels(labels: Sequence[str], colour: str) -> str:
+    mark = f'<i class="swatch" style="background: {escape(colour)}"></i>' if colour else ""
+    first, *others = map(escape, labels)
+    rest = "".join(f"<td>{label}</td>" for label in others)
+    return f'<th scope="row">{mark}{first}</th>{rest}'
+
+
+def _cell(cell: TextCell) -> str:
+    kind = cell.kind or ("main" if cell.bold else "")
+    kind = f' class="{escape(kind)}"' if kind else ""
+    return f"<td{kind}>{escape(cell.text or '–')}</td>"
+
+
+def to_description_list(entries: Iterable[tuple[str, str]]) -> str:
+    """Write names and values as the content of a description list."""
     return "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in entries
     )
 
 
-def format_spread(value: Spread, digits: int = 3) -> str:
-    """Mean ± standard deviation.
-
-    >>> format_spread(Spread(0.5, 0.01)), format_spread(Spread(0.5, None))
-    ('0.500 ± 0.010', '0.500')
-    """
-    mean = f"{value.mean:.{digits}f}"
-    return mean if value.std is None else f"{mean} ± {value.std:.{digits}f}"
-
-
-def signed(value: float) -> str:
-    """A difference with its sign.
-
-    >>> signed(0.0124), signed(-0.5), signed(-0.0001)
-    ('+0.012', '−0.500', '+0.000')
-    """
-    return f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")
-
-
 def count(number: int, noun: str) -> str:
-    """A number of things.
+    """Return a number with its noun.
 
     >>> count(1, "seed"), count(5, "seed")
     ('1 seed', '5 seeds')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _attributes(kind: str, about: str = "") -> str:
-    return "".join(
-        f' {name}="{escape(value)}"' for name, value in (("class", kind), ("title", about)) if value
-    )

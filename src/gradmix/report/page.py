@@ -1,4 +1,4 @@
-"""The page: template, style, script, data and tables put together into one file."""
+"""The page: template, style, scripts, data and tables in one file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from gradmix import __version__
 from gradmix.errors import ResultError
 from gradmix.files.atomic_write import write_text
 from gradmix.report import tables
-from gradmix.report.classes import parts_of_rows
+from gradmix.report.classes import class_axes
 from gradmix.report.data import chart_data, embed
 from gradmix.report.headline import headlines
-from gradmix.report.html import pairs
+from gradmix.report.html import to_description_list
 from gradmix.report.rows import Row, by_data, make_rows
-from gradmix.report.runs import all_runs, common_list, runs_table, versions_table
 from gradmix.runs.results import RunResult
 
 TITLE = "gradmix report"
 MANY_SENTENCES = 6
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = ("state", "charts", "pairs", "downloads", "controls", "main")
-"""In this order; together they are one script."""
+"""Joined in this order into one script."""
 
 
 def write_report(
@@ -37,22 +36,34 @@ def write_report(
     title: str = TITLE,
     notes: str = "",
 ) -> Path:
-    """Write the report of some runs to one HTML file that needs nothing else."""
+    """Write the report to one self-contained HTML file.
+
+    Args:
+        results: The runs to show, at least one.
+        path: The file to write. An existing file is replaced.
+        title: The title of the page.
+        notes: Text to show under the headline.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: There are no results.
+        ResultError: The file cannot be written.
+    """
     text = render(results, title=title, notes=notes)
     try:
         write_text(path, text)
     except OSError as error:
-        raise ResultError(
-            f"the report cannot be written to {os.fspath(path)!r}: {error}"
-        ) from error
+        raise ResultError(f"cannot write the report to {os.fspath(path)!r}: {error}") from error
     return Path(path)
 
 
 def render(results: Sequence[RunResult], *, title: str = TITLE, notes: str = "") -> str:
-    """The report as HTML; the same results give the same text."""
+    """Return the report as HTML. The same results always give the same text."""
     rows = make_rows(results)
-    parts = parts_of_rows(rows)
-    runs = all_runs(rows)
+    axes = class_axes(rows)
+    runs = [result for row in rows for result in row.results]
     first, *others = headlines(rows)
     scripts = [*map(_read, LIBRARIES), "\n".join(_read(f"assets/{name}.js") for name in SCRIPTS)]
     return Template(_read("assets/report.html")).substitute(
@@ -62,17 +73,17 @@ def render(results: Sequence[RunResult], *, title: str = TITLE, notes: str = "")
         headline=first,
         more=_more(others),
         notes=f'<p class="notes">{escape(notes)}</p>' if notes else "",
-        facts=pairs(_facts(rows)),
+        facts=to_description_list(_facts(rows)),
         results=tables.results_table(rows),
         accuracy=tables.accuracy_tables(rows),
-        classes=tables.class_tables(rows, parts),
+        classes=tables.class_tables(rows, axes),
         forgetting=tables.forgetting_tables(rows),
         cost=tables.cost_tables(rows),
         measured=_measured(rows),
-        settings=common_list(runs),
-        runs=runs_table(runs),
-        versions=versions_table(runs),
-        data=embed(chart_data(rows, parts)),
+        settings=tables.settings_list(runs),
+        runs=tables.runs_table(runs),
+        versions=tables.versions_table(runs),
+        data=embed(chart_data(rows, axes)),
         scripts="".join(f"<script>{script}</script>" for script in scripts),
         licences=escape(_read("vendor/LICENSES.txt")),
         version=__version__,
@@ -80,26 +91,23 @@ def render(results: Sequence[RunResult], *, title: str = TITLE, notes: str = "")
 
 
 def _measured(rows: Sequence[Row]) -> str:
-    """A section of the analyses that runs took along; nothing if none did."""
+    """Return the section of diagnostics; empty if no run measured any."""
     found = tables.measured_tables(rows)
     if not found:
         return ""
-    about = "Means over the tasks, within a task over the epochs at which they were taken."
-    return (
-        f'<section id="measured"><h2>What was measured along the runs</h2><p>{about}</p>'
-        f"{found}</section>"
-    )
+    about = "Means over tasks. The value of a task is its mean over the measured epochs."
+    return f'<section id="measured"><h2>Diagnostics</h2><p>{about}</p>{found}</section>'
 
 
 def _more(sentences: Sequence[str]) -> str:
-    """A list of sentences, folded away if it is long."""
+    """Return a list of sentences, collapsed if it is long."""
     if not sentences:
         return ""
     items = "".join(f"<li>{sentence}</li>" for sentence in sentences)
     entries = f'<ul class="more">{items}</ul>'
     if len(sentences) <= MANY_SENTENCES:
         return entries
-    return f"<details><summary>One by one</summary>{entries}</details>"
+    return f"<details><summary>All comparisons</summary>{entries}</details>"
 
 
 def _read(name: str) -> str:
@@ -107,7 +115,7 @@ def _read(name: str) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Nothing from anywhere, and of scripts only these."""
+    """Return a policy that allows only these scripts and no requests."""
     digests = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
@@ -117,8 +125,8 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def _facts(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Names and values that say how much there is."""
-    runs = all_runs(rows)
+    """Count what the report shows."""
+    runs = [result for row in rows for result in row.results]
     numbers = {
         "run": len(runs),
         "configuration": len(rows),
@@ -127,12 +135,12 @@ def _facts(rows: Sequence[Row]) -> list[tuple[str, str]]:
         "seed": len({seed for row in rows for seed in row.seeds}),
     }
     facts = [(noun if n == 1 else f"{noun}s", f"{n:,}") for noun, n in numbers.items()]
-    seconds = sum(result.seconds["total"] for result in runs)
+    seconds = sum(result.seconds.get("total", 0.0) for result in runs)
     return [*facts, ("computed in", _duration(seconds))]
 
 
 def _duration(seconds: float) -> str:
-    """A time in the unit that suits it.
+    """Return a duration in a suitable unit.
 
     >>> _duration(75), _duration(7200), _duration(12)
     ('1.2 min', '2.0 h', '12.0 s')

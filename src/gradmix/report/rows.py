@@ -1,18 +1,19 @@
-"""What the report compares: rows, each the runs of one configuration over its seeds."""
+"""The rows of the report: the runs of one configuration over its seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gradmix.data import DATASETS
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
 from gradmix.mixing import ABOUT
+from gradmix.runs.groups import Group, group_results, show_setting
 from gradmix.runs.names import display
 from gradmix.runs.results import RunResult
-from gradmix.runs.tables import group_results, mean_std
+from gradmix.runs.statistics import Summary, summarize, summarize_each
 from gradmix.training.metrics import accuracy_after_each_task
 
 SHORT = {
@@ -23,149 +24,129 @@ SHORT = {
     "replay_batch_size": "replay batch",
     "batch_size": "batch",
 }
+COLOURED = (
+    *("none", "mixup", "manifold-mixup", "cutmix", "remix", "balanced-mixup"),
+    *("gradmix", "gradmix+"),
+)
+"""Mixes with a colour of their own in `report.css`."""
+
 OTHER_COLOURS = 4
 IDENTITY = ("data", "method", "mix", "seed")
 
 
-class Spread(NamedTuple):
-    """Mean and standard deviation (of a sample; None for one value)."""
-
-    mean: float
-    std: float | None
-
-
 @dataclass(frozen=True)
-class Row:
-    """Runs that differ in nothing but the seed, in the order of their seeds."""
+class Row(Group):
+    """Runs that differ only in their seed."""
 
-    results: tuple[RunResult, ...]
-    settings: str = ""  # what else differs within the data set
-    colour: str = ""  # its mix's, as CSS has it
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration, with the seed of the first run."""
-        return self.results[0].config
+    settings: str = ""  # other settings that differ within the data set
+    colour: str = ""  # CSS colour of the mix
 
     @property
     def data(self) -> str:
-        """The data set's name."""
+        """The name of the data set."""
         return str(self.config["data"])
 
     @property
     def method(self) -> str:
-        """The basis method's name."""
+        """The name of the method."""
         return str(self.config["method"])
 
     @property
     def mix(self) -> str:
-        """The mix's name."""
+        """The name of the mix."""
         return str(self.config["mix"])
 
     @property
     def mixes(self) -> bool:
-        """Whether it mixes at all."""
+        """Whether the runs mix samples."""
         return self.mix != "none"
 
     @property
-    def uses_gradients(self) -> bool:
-        """Whether partners are chosen by gradients: GradMix and its variants."""
-        return self.mix.startswith("grad")
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds of its runs."""
-        return [result.config["seed"] for result in self.results]
-
-    @property
     def name(self) -> str:
-        """What tells it from other rows of its data set and method."""
-        mix = self.mix if self.mixes else "no mixing"
-        return f"{mix} · {self.settings}" if self.settings else mix
+        """A name that is unique within the data set and method."""
+        return self._with_settings(self.mix if self.mixes else "no mixing")
 
     @property
     def label(self) -> str:
-        """What tells it from other rows of its data set."""
+        """A name that is unique within the data set."""
         method = display(self.method)
-        label = f"{method} + {self.mix}" if self.mixes else method
-        return f"{label} · {self.settings}" if self.settings else label
+        return self._with_settings(f"{method} + {self.mix}" if self.mixes else method)
 
-    def metric(self, name: str, variant: str | None = None) -> Spread:
-        """A metric over the seeds, of the main predictor or another."""
-        if variant is None:
-            return spread([result.metrics[name] for result in self.results])
-        return spread([result.variants[variant]["metrics"][name] for result in self.results])
+    def _with_settings(self, name: str) -> str:
+        return f"{name} · {self.settings}" if self.settings else name
 
-    def seconds(self, part: str) -> Spread:
-        """How long a part of a run took."""
-        return spread([result.seconds[part] for result in self.results])
+    def variants(self) -> list[str]:
+        """Return the names of other predictors that all runs have."""
+        return [v for v in self.results[0].variants if all(v in r.variants for r in self.results)]
 
-    def criterion_share(self) -> Spread:
-        """The criterion's part of a run's time, in percent."""
-        return spread([100 * r.seconds["criterion"] / r.seconds["total"] for r in self.results])
+    def variant(self, variant: str, metric: str) -> Summary | None:
+        """Summarize a metric of another predictor."""
+        return self.summary(lambda r: r.variants[variant]["metrics"].get(metric))
 
-    def matrix(self) -> list[list[Spread]]:
-        """After each task, the accuracy on every task learned so far."""
+    def seconds(self, part: str) -> Summary | None:
+        """Summarize the time of a part of the run."""
+        return self.summary(lambda r: r.seconds.get(part))
+
+    def criterion_share(self) -> Summary | None:
+        """Summarize the share of the criterion in the time of a run, in percent."""
+        return self.summary(
+            lambda r: (
+                100 * r.seconds["criterion"] / r.seconds["total"]
+                if r.seconds.get("total") and "criterion" in r.seconds
+                else None
+            )
+        )
+
+    def summary(self, read: Callable[[RunResult], float | None]) -> Summary | None:
+        """Summarize what `read` returns, over the runs that have it."""
+        values = [value for result in self.results if (value := read(result)) is not None]
+        return summarize(values) if values else None
+
+    def matrix(self) -> list[list[Summary]]:
+        """Return the accuracy on every task learned so far, after each task."""
         return [
-            over_seeds([result.accuracy[task][: task + 1] for result in self.results])
+            summarize_each([result.accuracy[task][: task + 1] for result in self.results])
             for task in range(len(self.results[0].tasks))
         ]
 
-    def after_each_task(self) -> list[Spread]:
-        """Mean accuracy over the tasks seen, after each task."""
-        return over_seeds([accuracy_after_each_task(result.accuracy) for result in self.results])
-
-    def variants(self) -> list[str]:
-        """Other predictors that all of its runs have."""
-        return [v for v in self.results[0].variants if all(v in r.variants for r in self.results)]
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation.
-
-    >>> spread([1.0, 3.0]), spread([2.0])
-    (Spread(mean=2.0, std=1.4142135623730951), Spread(mean=2.0, std=None))
-    """
-    return Spread(*mean_std(values))
-
-
-def over_seeds(lists: Sequence[Sequence[float]]) -> list[Spread]:
-    """Mean and standard deviation at every position of lists of one length."""
-    return [spread(values) for values in zip(*lists, strict=True)]
+    def after_each_task(self) -> list[Summary]:
+        """Return the mean accuracy on the tasks learned so far, after each task."""
+        return summarize_each([accuracy_after_each_task(r.accuracy) for r in self.results])
 
 
 def make_rows(results: Sequence[RunResult]) -> list[Row]:
-    """Runs by configuration, ordered by data set, method and mix."""
+    """Group results by configuration; sort by data set, method and mix.
+
+    Raises:
+        InputError: There are no results.
+    """
     if not results:
         raise InputError("results is empty; give at least one run")
     groups = group_results(results)
-    rows = [Row(found) for group in groups for found in _by_classes(group.results)]
+    rows = [Row(group.key, found) for group in groups for found in _by_classes(group.results)]
     rows.sort(key=_order)
     colours = mix_colours(row.mix for row in rows)
-    return [Row(row.results, _differing(row, rows), colours[row.mix]) for row in rows]
+    return [
+        replace(row, settings=_differing_settings(row, rows), colour=colours[row.mix])
+        for row in rows
+    ]
 
 
 def mix_colours(mixes: Iterable[str]) -> dict[str, str]:
-    """A colour for every mix: its own if it has a name, the next of a few others if not.
+    """Return a colour for every mix. Mixes without a colour of their own share a few others.
 
     >>> mix_colours(["gradmix+", "gradient:cutmix:remix"])
     {'gradmix+': 'var(--mix-gradmix-plus)', 'gradient:cutmix:remix': 'var(--mix-other-1)'}
     """
-    found: dict[str, str] = {}
-    others = 0
-    for mix in mixes:
-        if mix in found:
-            continue
-        name = mix.replace("+", "-plus")
-        if mix not in ABOUT:
-            name = f"other-{others % OTHER_COLOURS + 1}"
-            others += 1
-        found[mix] = f"var(--mix-{name})"
-    return found
+    mixes = list(dict.fromkeys(mixes))
+    others = [mix for mix in mixes if mix not in COLOURED]
+    names = {mix: mix.replace("+", "-plus") for mix in COLOURED}
+    names |= {mix: f"other-{place % OTHER_COLOURS + 1}" for place, mix in enumerate(others)}
+    return {mix: f"var(--mix-{names[mix]})" for mix in mixes}
 
 
 def by_data(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows of every data set."""
+    """Group rows by data set."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.data, []).append(row)
@@ -173,7 +154,7 @@ def by_data(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def by_method(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows of every data set and method."""
+    """Group rows by data set and method."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.data, row.method), []).append(row)
@@ -181,7 +162,7 @@ def by_method(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _by_classes(results: Iterable[RunResult]) -> list[tuple[RunResult, ...]]:
-    """Runs that may be averaged: data in a user's folder may have changed between two runs."""
+    """Separate runs with different classes: a user's folder may change between two runs."""
     groups: dict[str, tuple[RunResult, ...]] = {}
     for result in results:
         key = repr((result.class_names, [task["classes"] for task in result.tasks]))
@@ -190,27 +171,25 @@ def _by_classes(results: Iterable[RunResult]) -> list[tuple[RunResult, ...]]:
 
 
 def _order(row: Row) -> tuple[tuple[int, str], ...]:
-    orders = (("data", DATASETS), ("method", METHODS), ("mix", ABOUT))
-    return tuple(_rank(str(row.config[name]), list(known)) for name, known in orders)
+    orders = ((row.data, list(DATASETS)), (row.method, list(METHODS)), (row.mix, list(ABOUT)))
+    return tuple(
+        (known.index(name), "") if name in known else (len(known), name) for name, known in orders
+    )
 
 
-def _rank(name: str, known: list[str]) -> tuple[int, str]:
-    return (known.index(name), "") if name in known else (len(known), name)
-
-
-def _differing(row: Row, rows: list[Row]) -> str:
-    """The settings of a row that are not the same for all rows of its data set, in words."""
+def _differing_settings(row: Row, rows: Sequence[Row]) -> str:
+    """Return the settings of a row that differ within its data set, as text."""
     others = [other.config for other in rows if other.data == row.data]
-    parts = [
+    texts = [
         format_setting(name, value)
         for name, value in row.config.items()
         if name not in IDENTITY and any(other.get(name) != value for other in others)
     ]
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, texts))
 
 
-def format_setting(name: str, value: object) -> str:
-    """A setting in few letters; nothing for one that is not set.
+def format_setting(name: str, value: Any) -> str:
+    """Return a setting as short text; empty if it is not set.
 
     >>> format_setting("tau", 0.75), format_setting("options", {"beta": 0.5})
     ('τ 0.75', 'beta 0.5')
@@ -219,17 +198,4 @@ def format_setting(name: str, value: object) -> str:
         return " ".join(f"{key} {number}" for key, number in value.items())
     if value is None or value == []:
         return ""
-    return f"{SHORT.get(name, name.replace('_', ' '))} {format_value(value)}"
-
-
-def format_value(value: object) -> str:
-    """A setting's value as the tables have it.
-
-    >>> format_value([2, 2]), format_value(None), format_value({})
-    ('2,2', '–', '–')
-    """
-    if isinstance(value, list):
-        return ",".join(str(item) for item in value) or "–"
-    if isinstance(value, dict):
-        return " ".join(f"{key}={item}" for key, item in value.items()) or "–"
-    return "–" if value is None else str(value)
+    return f"{SHORT.get(name, name.replace('_', ' '))} {show_setting(value)}"

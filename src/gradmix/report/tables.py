@@ -1,134 +1,41 @@
-"""The tables of results, as HTML that needs no script."""
+"""The tables of the report, as HTML that needs no script."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
-from gradmix.paper.numbers import PaperValue, paper_accuracy
-from gradmix.paper.reproductions import mean_over_tasks
-from gradmix.report.classes import Parts, class_accuracy
-from gradmix.report.headline import METRIC, gain_over_plain
-from gradmix.report.html import block, cell, format_spread, line, signed, table
-from gradmix.report.rows import Row, Spread, by_data, by_method, spread
-from gradmix.report.runs import METRICS, SECONDS
-from gradmix.runs.names import display
-
-DASH = cell("–", kind="none")
-RESULTS = (
-    "mix",
-    "seeds",
-    "average accuracy",
-    "paper",
-    "difference",
-    "over no mixing",
-    "final accuracy",
-    "forgetting",
+from gradmix.paper.measures import mean_over_tasks
+from gradmix.paper.numbers import paper_accuracy
+from gradmix.report.classes import ClassAxis, class_accuracy
+from gradmix.report.html import to_description_list, to_html
+from gradmix.report.rows import IDENTITY, Row, by_data, by_method
+from gradmix.runs import tables
+from gradmix.runs.formats import TextCell, TextTable
+from gradmix.runs.groups import (
+    OF_THE_MIX,
+    capability_note,
+    compare_groups,
+    gradients_add,
+    settings_without,
+    show_setting,
 )
+from gradmix.runs.names import display
+from gradmix.runs.results import RunResult
+from gradmix.runs.statistics import Difference, Summary
+from gradmix.runs.tables import Cell, Table
+from gradmix.runs.tables import Row as TableRow
 
-
-def results_table(rows: Sequence[Row]) -> str:
-    """Ours against the paper, a block for every data set and method."""
-    blocks = (_results_block(group) for group in by_method(rows).values())
-    return table("Results, mean ± standard deviation over seeds", RESULTS, blocks)
-
-
-def _results_block(rows: Sequence[Row]) -> str:
-    best = max(row.metric(METRIC).mean for row in rows)
-    lines = []
-    for row in rows:
-        first = len(rows) > 1 and row.metric(METRIC).mean == best
-        lines.append(line(row.name, _results(row, rows), "best" if first else "", row.colour))
-        lines += [line(f"its {name}", _of_variant(row, name), "variant") for name in row.variants()]
-    title = f"{display(rows[0].data)} · {display(rows[0].method)}"
-    return block(lines, title, len(RESULTS))
-
-
-def _results(row: Row, rows: Sequence[Row]) -> Iterable[str]:
-    ours = row.metric(METRIC)
-    yield cell(str(len(row.seeds)), about=f"seeds {', '.join(map(str, row.seeds))}")
-    yield cell(format_spread(ours), kind="main")
-    yield from _against_paper(ours, paper_accuracy(row.config))
-    yield _gain(gain_over_plain(row, rows))
-    yield cell(format_spread(row.metric("final_accuracy")))
-    yield cell(format_spread(row.metric("forgetting_from_best")))
-
-
-def _of_variant(row: Row, variant: str) -> Iterable[str]:
-    yield cell(str(len(row.seeds)))
-    yield cell(format_spread(row.metric(METRIC, variant)), kind="main")
-    yield from (DASH, DASH, DASH)
-    yield cell(format_spread(row.metric("final_accuracy", variant)))
-    yield cell(format_spread(row.metric("forgetting_from_best", variant)))
-
-
-def _against_paper(ours: Spread, paper: PaperValue | None) -> tuple[str, str]:
-    """The paper's number and the difference, coloured where it exceeds both deviations."""
-    if paper is None:
-        return DASH, DASH
-    difference = ours.mean - paper.mean
-    theirs = paper.std or 0.0
-    if abs(difference) <= theirs + (theirs if ours.std is None else ours.std):
-        kind, about = "same", "within both standard deviations"
-    else:
-        kind = "above" if difference > 0 else "below"
-        about = f"{kind} the paper by more than both standard deviations"
-    text = format_spread(Spread(paper.mean, paper.std))
-    return cell(text, about=f"table {paper.table}"), cell(signed(difference), kind, about)
-
-
-def _gain(gain: Spread | None) -> str:
-    if gain is None:
-        return DASH
-    return cell(signed(gain.mean) + ("" if gain.std is None else f" ± {gain.std:.3f}"))
-
-
-def accuracy_tables(rows: Sequence[Row]) -> str:
-    """Accuracy after each task."""
-    cells = [
-        {
-            f"task {task}": format_spread(value)
-            for task, value in enumerate(row.after_each_task(), 1)
-        }
-        for row in rows
-    ]
-    return _per_data("Mean accuracy on the tasks seen, after each task", rows, cells)
-
-
-def class_tables(rows: Sequence[Row], parts: Sequence[Parts]) -> str:
-    """Accuracy on every class after the last task."""
-    cells = [
-        {
-            name: format_spread(value, 2)
-            for name, value in zip(part.names, class_accuracy(row, part)[-1], strict=True)
-        }
-        for row, part in zip(rows, parts, strict=True)
-    ]
-    return _per_data("Accuracy on every class after the last task", rows, cells)
-
-
-def forgetting_tables(rows: Sequence[Row]) -> str:
-    """Forgetting by both definitions, and transfer."""
-    cells = [
-        {name.replace("_", " "): format_spread(row.metric(name)) for name in METRICS[2:]}
-        for row in rows
-    ]
-    return _per_data("Forgetting and transfer", rows, cells)
-
-
-def cost_tables(rows: Sequence[Row]) -> str:
-    """Where the time of a run goes."""
-    cells = [
-        {part: format_spread(row.seconds(part), 1) for part in SECONDS}
-        | {
-            "criterion, % of total": format_spread(row.criterion_share(), 2),
-            "class pairs in S⁻": _negative_rate(row),
-        }
-        for row in rows
-    ]
-    return _per_data("Seconds per run", rows, cells)
-
-
+METRICS = (
+    "average_accuracy",
+    "final_accuracy",
+    "forgetting_from_best",
+    "forgetting_from_learned",
+    "backward_transfer",
+    "forward_transfer",
+)
+SECONDS = ("train", "criterion", "evaluate", "total")
 MEASURED = {
     "detrimental mixes, whole network": ("detrimental-rate", "whole_network"),
     "last layer": ("detrimental-rate", "last_layer"),
@@ -138,47 +45,223 @@ MEASURED = {
     "gradient distance within classes": ("class-distance", "within"),
     "between": ("class-distance", "between"),
 }
-"""What the columns of `measured_tables` show: an analysis and its number."""
+"""Columns of `measured_tables`: a diagnostic and its number."""
+
+
+def results_table(rows: Sequence[Row]) -> str:
+    """Compare all rows with the paper, with no mixing and with gradient-free controls."""
+    lines: list[TableRow] = []
+    colours, kinds, blocks = [], [], {}
+    for group in by_method(rows).values():
+        blocks[len(lines)] = f"{display(group[0].data)} · {display(group[0].method)}"
+        means = [summary.mean for row in group if (summary := row.metric(METRICS[0]))]
+        for row in group:
+            own = row.metric(METRICS[0])
+            best = len(group) > 1 and own is not None and own.mean == max(means)
+            entries = [((row.name, str(len(row.seeds))), _results(row, rows, best))]
+            for variant in row.variants():
+                cells = tuple(Cell(row.variant(variant, name)) for name in METRICS[:3])
+                entries.append(((f"its {variant}", str(len(row.seeds))), cells))
+            lines += entries
+            colours += [row.colour, *[""] * len(row.variants())]
+            kinds += ["best" if best else "", *["variant"] * len(row.variants())]
+    table = Table(
+        ("mix", "seeds"),
+        ("",),
+        ("average accuracy", "final accuracy", "forgetting"),
+        tuple(lines),
+        "results",
+        against="over no mixing",
+        note=capability_note(result for row in rows for result in row.results),
+        seeds_in_cells=False,
+    )
+    return to_html(table.text(), colours=colours, kinds=kinds, blocks=blocks)
+
+
+def _results(row: Row, rows: Sequence[Row], best: bool) -> tuple[Cell, ...]:
+    paper = paper_accuracy(row.config)
+    first = Cell(
+        row.metric(METRICS[0]),
+        None if paper is None else Summary(paper.mean, paper.std),
+        gain_over_plain(row, rows),
+        gradients_add(row, rows),
+        best,
+    )
+    return first, *(Cell(row.metric(name)) for name in METRICS[1:3])
+
+
+def gain_over_plain(row: Row, rows: Sequence[Row]) -> Difference | None:
+    """Return the paired difference to the same settings without mixing; None if not run."""
+    plain = plain_of(row, rows)
+    return compare_groups(row, plain) if row.mixes and plain is not None else None
+
+
+def plain_of(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row with the same settings and no mixing."""
+    own = settings_without(OF_THE_MIX, row.config)
+    plain = (other for other in rows if not other.mixes)
+    same = (other for other in plain if settings_without(OF_THE_MIX, other.config) == own)
+    return next(same, None)
+
+
+def accuracy_tables(rows: Sequence[Row]) -> str:
+    """Show the accuracy after each task."""
+    cells = [
+        {f"task {task}": value for task, value in enumerate(row.after_each_task(), 1)}
+        for row in rows
+    ]
+    return _per_data("Mean accuracy on the tasks seen, after each task", rows, cells)
+
+
+def class_tables(rows: Sequence[Row], axes: Sequence[ClassAxis]) -> str:
+    """Show the accuracy on every class after the last task."""
+    cells = [
+        dict(zip(axis.names, class_accuracy(row, axis)[-1], strict=True))
+        for row, axis in zip(rows, axes, strict=True)
+    ]
+    return _per_data("Accuracy on every class after the last task", rows, cells, 2)
+
+
+def forgetting_tables(rows: Sequence[Row]) -> str:
+    """Show forgetting by both definitions, and transfer."""
+    cells = [{name.replace("_", " "): row.metric(name) for name in METRICS[2:]} for row in rows]
+    return _per_data("Forgetting and transfer", rows, cells)
+
+
+def cost_tables(rows: Sequence[Row]) -> str:
+    """Show the time of the parts of a run."""
+    cells = [
+        {part: row.seconds(part) for part in SECONDS}
+        | {
+            "criterion, % of total": row.criterion_share(),
+            "% of class pairs in S⁻": row.summary(_negative_rate),
+        }
+        for row in rows
+    ]
+    return _per_data("Seconds per run", rows, cells, 1)
+
+
+def _negative_rate(result: RunResult) -> float | None:
+    """Return the percentage of class pairs in S⁻, over all epochs with a pair table."""
+    rates = [rate for stage in result.epochs for rate in stage.get("negative_rate", ())]
+    known = [rate for rate in rates if rate is not None]
+    return 100 * sum(known) / len(known) if known else None
 
 
 def measured_tables(rows: Sequence[Row]) -> str:
-    """What runs measured besides accuracy; nothing if none did."""
-    cells = {
-        number: {
-            title: format_spread(spread([mean_over_tasks(r.analysis[name], key) for r in results]))
+    """Show the diagnostics that runs measured; empty if none did."""
+    cells = [
+        {
+            title: value
             for title, (name, key) in MEASURED.items()
-            if (results := [r for r in row.results if r.analysis.get(name)])
+            if (value := row.summary(lambda r, name=name, key=key: _diagnostic(r, name, key)))  # type: ignore[misc]
         }
-        for number, row in enumerate(rows)
-    }
-    chosen = [number for number, own in cells.items() if own]
-    return _per_data(
-        "Measured along the runs", [rows[n] for n in chosen], [cells[n] for n in chosen]
-    )
-
-
-def _negative_rate(row: Row) -> str:
-    """The share of class pairs that the criterion excluded, over the epochs with a pair table."""
-    rates = [
-        rate for result in row.results for stage in result.epochs for rate in stage["negative_rate"]
+        for row in rows
     ]
-    known = [rate for rate in rates if rate is not None]
-    return f"{sum(known) / len(known):.1%}" if known else "–"
+    chosen = [(row, own) for row, own in zip(rows, cells, strict=True) if own]
+    return _per_data("Diagnostics", [row for row, _ in chosen], [own for _, own in chosen])
 
 
-def _per_data(caption: str, rows: Sequence[Row], cells: Sequence[dict[str, str]]) -> str:
-    """A table for every data set, marked with its name, so that the page can show one of them.
+def _diagnostic(result: RunResult, name: str, key: str) -> float | None:
+    entries = [entry for entry in result.analysis.get(name, ()) if key in entry]
+    return mean_over_tasks(entries, key) if entries else None
 
-    `cells` has the texts of each row by column; a row may lack columns that others have.
+
+def _per_data(
+    title: str,
+    rows: Sequence[Row],
+    cells: Sequence[dict[str, Summary | None] | dict[str, Summary]],
+    digits: int = 3,
+) -> str:
+    """Return one table for every data set, in an element that names it.
+
+    `cells` has the values of each row by column. Rows may lack columns.
     """
-    tables = []
-    for data in by_data(rows):
-        chosen = [(row, own) for row, own in zip(rows, cells, strict=True) if row.data == data]
-        columns = list(dict.fromkeys(name for _, own in chosen for name in own))
-        lines = (
-            line(row.label, (cell(own.get(name, "–")) for name in columns), swatch=row.colour)
-            for row, own in chosen
+    found = []
+    for data, own in by_data(rows).items():
+        values = [c for row, c in zip(rows, cells, strict=True) if row.data == data]
+        columns = tuple(dict.fromkeys(name for one in values for name in one))
+        lines = tuple(
+            ((row.label,), tuple(_text(one.get(name), digits) for name in columns))
+            for row, one in zip(own, values, strict=True)
         )
-        inner = table(f"{caption} · {display(data)}", ["method and mix", *columns], [block(lines)])
-        tables.append(f'<div data-of="{escape(data)}">{inner}</div>')
-    return "".join(tables)
+        caption = f"{title} · {display(data)}"
+        table = TextTable(("method and mix",), ("",), columns, lines, caption)
+        html = to_html(table, colours=[row.colour for row in own])
+        found.append(f'<div data-of="{escape(data)}">{html}</div>')
+    return "".join(found)
+
+
+def _text(value: Summary | None, digits: int) -> TextCell:
+    return TextCell("–" if value is None else value.text(digits))
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+def common_settings(results: Sequence[RunResult]) -> dict[str, object]:
+    """Return the settings in which all runs agree."""
+    first, *others = [result.config for result in results]
+    return {
+        name: value
+        for name, value in first.items()
+        if name not in IDENTITY and all(other.get(name) == value for other in others)
+    }
+
+
+def settings_list(results: Sequence[RunResult]) -> str:
+    """Show the settings in which all runs agree."""
+    settings = common_settings(results).items()
+    entries = to_description_list((name, show_setting(value)) for name, value in settings)
+    return f'<dl class="settings">{entries}</dl>'
+
+
+def differing_settings(results: Sequence[RunResult]) -> list[str]:
+    """Return the names of all other settings; the ones that name a run come first."""
+    common = common_settings(results)
+    names = dict.fromkeys(name for result in results for name in result.config)
+    return [*IDENTITY, *(name for name in names if name not in common and name not in IDENTITY)]
+
+
+def version_sets(results: Sequence[RunResult]) -> list[dict[str, str]]:
+    """Return the distinct sets of versions in order of appearance."""
+    found: list[dict[str, str]] = []
+    for result in results:
+        if result.versions not in found:
+            found.append(result.versions)
+    return found
+
+
+def versions_table(results: Sequence[RunResult]) -> str:
+    """Show every set of versions under its letter."""
+    sets = version_sets(results)
+    names = tuple(dict.fromkeys(name for versions in sets for name in versions))
+    rows = tuple(
+        ((letter(place),), tuple(TextCell(versions.get(name, "–")) for name in names))
+        for place, versions in enumerate(sets)
+    )
+    return to_html(TextTable(("set",), ("",), names, rows, "Sets of versions"))
+
+
+def runs_table(results: Sequence[RunResult]) -> str:
+    """Show every run: differing settings, main metrics, time and its set of versions."""
+    metrics = [name for name in METRICS[:3] if any(name in r.metrics for r in results)]
+    table = tables.runs_table(results, metrics, 4, differing_settings(results))
+    sets = version_sets(results)
+    rows = tuple(
+        (labels, (*cells, TextCell(letter(sets.index(result.versions)))))
+        for (labels, cells), result in zip(table.rows, results, strict=True)
+    )
+    caption = "Every run; the sets of versions are below"
+    columns = (*table.columns, "versions")
+    return to_html(replace(table, columns=columns, rows=rows, caption=caption))
+
+
+def letter(place: int) -> str:
+    """Return a short name for a set.
+
+    >>> letter(0), letter(25), letter(26)
+    ('A', 'Z', 'A1')
+    """
+    turn, rest = divmod(place, 26)
+    return chr(ord("A") + rest) + (str(turn) if turn else "")

@@ -1,4 +1,4 @@
-"""The demonstration: what selective mixing buys on a small set that comes with the package."""
+"""The runs of the demo: a few mixes on a small data set that comes with the package."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from gradmix.runs.config import RunConfig, config_for
 
 MIXES = ("none", "mixup", "remix", "gradmix+")
 SEEDS = (5, 6, 7, 8, 9)
-"""The settings of the digits were fixed on seeds 0 to 4; these were not looked at then."""
+"""The settings for the digits were chosen on seeds 0 to 4."""
 
 
 def demo_configs() -> list[RunConfig]:
-    """Every mix with every seed, in the order they are run."""
+    """Return every mix with every seed, in the order of computation."""
     return [config_for("digits", mix=mix, seed=seed) for mix in MIXES for seed in SEEDS]

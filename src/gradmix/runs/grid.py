@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from gradmix.errors import InputError, UnknownNameError
+from gradmix._setting_types import parse_seeds
+from gradmix.errors import FileError, InputError, UnknownNameError
+from gradmix.files.json_file import read_bytes
 from gradmix.runs.config import RunConfig, config_for
-from gradmix.runs.seeds import parse_seeds
+from gradmix.settings import DEFAULTS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,32 +20,40 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 Grid = Mapping[str, list[Any]]
-"""The values of each setting that is not left as the data set's protocol has it."""
+"""The values of each setting that does not keep the default of the data set."""
 
-KINDS = {f.name: str(f.type) for f in fields(RunConfig)}
+MOST_BYTES = 1 << 20
+MOST_NESTED = 100  # opening brackets in a row; Python's parser is recursive
 
 
 def expand(
     grids: Iterable[Grid], skip_impossible: bool = False
 ) -> tuple[list[RunConfig], dict[str, str]]:
-    """Every combination of every grid, each once, and those without meaning, with the reason.
+    """Return the configurations of all grids, each once, and the skipped combinations.
 
-    Of the latter there are none unless `skip_impossible`: InputError for the first. An unknown
-    name is an error in any case, and so is a grid of which nothing remains.
+    Args:
+        grids: For each setting its values; every grid needs `data`.
+        skip_impossible: Skip combinations that make no sense instead of raising an error.
+
+    Returns:
+        The configurations, and for each skipped combination the reason.
+
+    Raises:
+        InputError: If a name is unknown, nothing remains, or a combination makes no sense and is
+            not to be skipped.
     """
     configs: dict[RunConfig, None] = {}
     skipped: dict[str, str] = {}
     for grid in grids:
         for settings in _combinations(grid):
-            found = _config_or_reason(settings)
+            found, name = _config_or_reason(settings), _combination(grid, settings)
             if isinstance(found, RunConfig):
                 configs[found] = None
             elif skip_impossible:
-                skipped[_combination(grid, settings)] = found
+                skipped[name] = found
             else:
-                name = _combination(grid, settings)
                 raise InputError(
-                    f"{name}: {found}; --skip-impossible, or skip_impossible, leaves such runs out"
+                    f"{name}: {found}; --skip-impossible, or skip_impossible=True, skips it"
                 )
     if skipped and not configs:
         name, reason = next(iter(skipped.items()))
@@ -54,7 +62,7 @@ def expand(
 
 
 def _config_or_reason(settings: dict[str, Any]) -> RunConfig | str:
-    """The configuration, or why it has no meaning."""
+    """Return the configuration, or why it makes no sense."""
     try:
         return config_for(**settings)
     except UnknownNameError:
@@ -64,62 +72,78 @@ def _config_or_reason(settings: dict[str, Any]) -> RunConfig | str:
 
 
 def _combinations(grid: Grid) -> Iterator[dict[str, Any]]:
-    """One value for each setting; the seed changes fastest, the data slowest."""
+    """Yield one value for each setting; the seed changes fastest, the data set slowest."""
     if not grid.get("data"):
-        raise InputError("a grid has no data; name one data set or more")
-    names = sorted(grid, key=lambda name: (name == "seed", list(KINDS).index(name)))
+        raise InputError("a grid has no data; name at least one data set")
+    order = ["data", "method", "mix", *RunConfig.model_fields]
+    names = sorted(grid, key=lambda name: (name == "seed", order.index(name)))
     for values in product(*(grid[name] for name in names)):
         yield dict(zip(names, values, strict=True))
 
 
 def _combination(grid: Grid, settings: Mapping[str, Any]) -> str:
-    """What a person calls a combination: what it is about, and what varies."""
-    about = ("data", "method", "mix")
+    """Return a short name: data set, method, mix and the settings that vary."""
     return ", ".join(
         f"{name} {value}"
         for name, value in settings.items()
-        if name in about or (len(grid[name]) > 1 and name != "seed")
+        if name in ("data", "method", "mix") or (len(grid[name]) > 1 and name != "seed")
     )
 
 
 def read_grids(path: str | os.PathLike[str], **overrides: list[Any]) -> list[Grid]:
-    """The grids of a TOML file: one for every [[grid]], or one if there is none.
+    """Return the grids of a TOML file: one per `[[grid]]`, or a single one without any.
 
-    Settings before the first [[grid]] are common to all. A list is several values; where a
-    setting is a list itself, a list of lists is. `overrides` replace what the file says.
+    Settings before the first `[[grid]]` apply to all grids. A list means several values; for a
+    setting that is a list itself, a list of lists does.
+
+    Args:
+        path: The TOML file.
+        **overrides: Values that replace those in the file.
+
+    Raises:
+        InputError: If the file cannot be read or has an unknown or empty setting.
     """
-    path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as TOML: {error}") from error
+    name = os.fspath(path)
+    content = _read_toml(name)
     tables = content.pop("grid", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InputError(f"{path}: grid must be tables, each begun by [[grid]]")
+        raise InputError(f"{name}: grid must be tables, each begun by [[grid]]")
     return [
-        {**_axes(path, content), **_axes(path, table), **overrides}  # the last one counts
+        {**_axes(name, content), **_axes(name, table), **overrides}  # the last one counts
         for table in tables
     ]
 
 
-def _axes(path: Path, table: Mapping[str, Any]) -> dict[str, list[Any]]:
-    axes = {}
+def _read_toml(name: str) -> dict[str, Any]:
+    try:
+        text = read_bytes(name, MOST_BYTES).decode()
+        if "[" * MOST_NESTED in "".join(text.split()):
+            raise ValueError("the lists are nested too deeply")
+        return tomllib.loads(text)
+    except (FileError, ValueError, RecursionError) as error:
+        raise InputError(f"{name} cannot be read as TOML: {error}") from error
+
+
+def _axes(name: str, table: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the values of each setting in a table."""
     if "seed" in table and "seeds" in table:
-        raise InputError(f"{path} has both seed and seeds; give one of them")
-    for name, value in table.items():
-        if name == "seeds":
+        raise InputError(f"{name} has both seed and seeds; give one of them")
+    axes = {}
+    for key, value in table.items():
+        if value == []:
+            raise InputError(f"{name}: {key} is an empty list; give at least one value")
+        if key == "seeds":
             axes["seed"] = parse_seeds(value if isinstance(value, list) else [value])
-        elif name in KINDS:
-            axes[name] = axis(name, value)
+        elif key in RunConfig.model_fields:
+            axes[key] = axis(key, value)
         else:
-            raise UnknownNameError(f"setting in {path}", name, [*KINDS, "grid", "seeds"])
-        if not axes.get("seed", [0]) or not axes.get(name, [0]):
-            raise InputError(f"{path}: {name} is an empty list; give one value or more")
+            known = [*RunConfig.model_fields, "grid", "seeds"]
+            raise UnknownNameError(f"setting in {name}", key, known)
     return axes
 
 
 def axis(name: str, value: Any) -> list[Any]:
-    """The values of a setting as a TOML file has them.
+    """Return the values of a setting in a TOML file.
 
     >>> axis("epochs", 5), axis("epochs", [5, 10])
     ([5], [5, 10])
@@ -130,8 +154,8 @@ def axis(name: str, value: Any) -> list[Any]:
     """
     if not isinstance(value, list):
         return [value]
-    kind = KINDS[name]
-    if "tuple" not in kind:
-        return value
-    nested = (list, dict, str) if kind.startswith("str") else (list, dict)
-    return value if any(isinstance(one, nested) for one in value) else [value]
+    if name == "class_order":
+        return value if any(isinstance(one, list | str) for one in value) else [value]
+    if isinstance(DEFAULTS.get(name), list | dict):  # a setting that is a list itself
+        return value if any(isinstance(one, list | dict) for one in value) else [value]
+    return value

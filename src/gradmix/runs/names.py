@@ -1,4 +1,4 @@
-"""Data sets and methods as people write them."""
+"""Display names of data sets and methods."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NAMES = {
     "imagenet": "ImageNet",
     "digits": "Digits",
 }
-"""Data sets and methods as papers write them; others keep their own names."""
+"""Names as papers write them. Other names are shown unchanged."""
 
 
 def display(name: str) -> str:
-    """A data set or method as people write it.
+    """Return the display name of a data set or method.
 
     >>> display("fashion-mnist"), display("folder:photos")
     ('Fashion-MNIST', 'folder:photos')

@@ -1,38 +1,34 @@
-"""What a run gave, and its file.
-
-The format is described in docs/results.md.
-"""
+"""The result of a run and its file; docs/results.md describes the format."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from gradmix.errors import ResultError
+from gradmix.errors import InputError
+from gradmix.mixing.recipe import parse_recipe
+from gradmix.settings import changed_settings
 
 FORMAT = "gradmix-result"
 
 SCHEMA_VERSION = 2
-"""Of the files: which fields they have."""
-
-PROTOCOL_VERSION = 1
-"""Of what is computed: raised by hand when a configuration comes to give other results."""
+"""The version of the files: which fields they have."""
 
 LONGEST_NAME = 160
-"""Of the readable part of a file name; systems allow 255 letters in all."""
+"""Characters in the readable part of a file name; file systems allow 255 in all."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run gave; every list over tasks is in the order they were learned."""
+    """The result of a run; every list over tasks is in the order of learning."""
 
-    config: dict[str, Any]  # a RunConfig
-    versions: dict[str, str]
+    config: dict[str, Any]  # a RunConfig in JSON form
+    versions: dict[str, str]  # of Python, packages and platform, and the CPU capability
     class_names: list[str]  # by label, in order of arrival
     class_order: list[int]  # the data set's own number of each class
     tasks: list[dict[str, Any]]  # classes, train and test samples, memory after, replay batch
@@ -44,21 +40,60 @@ class RunResult:
     epochs: list[dict[str, Any]]  # task, stage, and for each epoch loss and negative-pair rate
     pair_counts: list[list[list[int]]]  # [l][a][b]: how often a was mixed with b in task l
     seconds: dict[str, Any]  # train, criterion, evaluate, total, criterion_by_task
-    analysis: dict[str, Any] = field(default_factory=dict)  # by name, what was measured when
-    protocol_version: int = PROTOCOL_VERSION
+    analysis: dict[str, Any] = field(default_factory=dict)  # entries of each analysis, by name
+    protocol_version: int = 1
     format: str = FORMAT
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def cpu_capability(self) -> str | None:
+        """The CPU's instruction set as PyTorch names it; None if the file does not say.
 
-def result_name(config: dict[str, Any], protocol_version: int = PROTOCOL_VERSION) -> str:
-    """The file name of a run: readable, and its own for every configuration and protocol.
+        Runs of the same seed differ between instruction sets.
+        """
+        return self.versions.get("cpu_capability")
 
-    Only settings that differ from their defaults count, so that one that is added later leaves
-    the names of older results as they are.
+
+def protocol_version(config: Mapping[str, Any]) -> int:
+    """Return the version of the computation that a configuration stands for.
+
+    A result is current if it has the version of its configuration. Version 2 marks the
+    configurations whose results changed when it was introduced:
+
+    - Gradient partners with the CutMix blend: the pair table now follows the λ that CutMix uses.
+    - Vision transformers: their initialisation changed.
+
+    All other configurations keep version 1. Their results have the same bits as before, except for
+    ResNets on CPUs with images above 32 pixels: these differ by rounding, as between two types of
+    CPU, because they no longer use the channels-last format.
+
+    >>> protocol_version({"mix": "gradmix+", "model": "mlp"})
+    1
+    >>> protocol_version({"mix": "gradient:cutmix:remix", "model": "mlp"})
+    2
     """
-    from gradmix.runs.config import changed_settings
+    if str(config.get("model")).startswith("vit"):
+        return 2
+    try:
+        recipe = parse_recipe(str(config.get("mix")))
+    except InputError:  # a mix of another version
+        return 1
+    changed = recipe is not None and recipe.uses_gradients and recipe.blend == "cutmix"
+    return 2 if changed else 1
 
-    identity = {"protocol_version": protocol_version, "config": changed_settings(config)}
+
+def result_name(config: Mapping[str, Any], version: int | None = None) -> str:
+    """Return the file name of a run: readable, and unique for its configuration and protocol.
+
+    Only settings that differ from their defaults count, so a setting that is added later does
+    not change the names of older results.
+
+    Args:
+        config: The configuration in JSON form.
+        version: The protocol version; None is the one of the configuration.
+    """
+    version = protocol_version(config) if version is None else version
+    identity = {"protocol_version": version, "config": changed_settings(config)}
     digest = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     parts = [str(config[key]) for key in ("data", "method", "mix")]
     readable = re.sub(r"[^A-Za-z0-9+.-]", "_", "-".join([*parts, f"seed{config['seed']}"]))
@@ -66,42 +101,12 @@ def result_name(config: dict[str, Any], protocol_version: int = PROTOCOL_VERSION
 
 
 def load_result(path: str | os.PathLike[str]) -> RunResult:
-    """Read one result file; another format, version or a damaged file is refused."""
-    path = Path(path)
-    content = read_json(path)
-    check_version(path, content)
-    known = {f.name for f in fields(RunResult)}
-    if content.keys() != known:
-        odd = sorted(content.keys() ^ known)
-        raise ResultError(f"{path} is damaged: {', '.join(odd)} missing or not expected")
-    for f in fields(RunResult):
-        kind = str(f.type).partition("[")[0]
-        if type(content[f.name]).__name__ != kind:
-            raise ResultError(f"{path} is damaged: {f.name} is no {kind}")
-    for name in ("data", "method", "mix", "seed"):
-        if name not in content["config"]:
-            raise ResultError(f"{path} is damaged: config has no {name}")
-    return RunResult(**content)
+    """Return the result in a file.
 
+    Raises:
+        FileError: If the file cannot be read, has another format or version, or is damaged. The
+            message names the file and the field.
+    """
+    from gradmix.runs._schemas import read_result  # imports PyTorch, which names do not need
 
-def read_json(path: Path) -> Any:
-    """The content of a file; ResultError if it is none or no JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path} is no result file: {error}") from error
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"it has {constant}, which is no number")
-
-
-def check_version(path: Path, content: object) -> None:
-    """Refuse what is not of this format and version."""
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ResultError(f"{path} is not of the format {FORMAT!r}")
-    if content.get("schema_version") != SCHEMA_VERSION:
-        raise ResultError(
-            f"{path} is of version {content.get('schema_version')!r} of the result format; this "
-            f"gradmix reads and writes version {SCHEMA_VERSION}: give another folder"
-        )
+    return RunResult(**read_result(path))

@@ -1,4 +1,4 @@
-"""One run: a configuration in, a result out."""
+"""One run: from a configuration to a result."""
 
 from __future__ import annotations
 
@@ -14,90 +14,133 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmix.diagnostics import take
-from gradmix.files import locked
 from gradmix.data import Benchmark, DataSet, load_dataset, split_into_tasks
 from gradmix.data.augment import TRANSFORMS
+from gradmix.diagnostics import take
 from gradmix.errors import InputError
-from gradmix.runs.config import RunConfig
-from gradmix.runs.results import PROTOCOL_VERSION, RunResult
-from gradmix.criterion.selector import Judging
+from gradmix.files import locked
 from gradmix.methods import Method
-from gradmix.training.metrics import all_metrics
 from gradmix.models import build_model
 from gradmix.randomness import RandomStreams
-from gradmix.training.build import Design, make_fabric, pick_device, torch_threads
+from gradmix.runs.config import RunConfig
+from gradmix.runs.results import RunResult, protocol_version
+from gradmix.settings import CriterionSettings
+from gradmix.training.build import Design, make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import EpochDone, Event, TaskDone, Training
+from gradmix.training.metrics import all_metrics
 
 LOCK_SECONDS = 10.0
-"""How long to wait for a checkpoint in use: readers of streamed images outlive a killed run."""
+"""How long to wait for a checkpoint in use: readers of streamed photos outlive a killed run."""
+
+
+Observer = Callable[[Training, Event], object]
+Say = Callable[[str], object]
 
 
 def run(
     config: RunConfig,
-    on_event: Callable[[Training, Event], object] | None = None,
+    on_event: Observer | None = None,
     benchmark: Benchmark | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    say: Callable[[str], object] | None = None,
+    say: Say | None = None,
 ) -> RunResult:
-    """Train and evaluate; `on_event` sees every event of the loop as it happens.
+    """Train and evaluate one configuration.
 
-    `benchmark` is what `load_benchmark(config)` gives, for those who have it already.
+    Args:
+        config: The run.
+        on_event: Called with the training and every event of the loop.
+        benchmark: The data in tasks; None loads the data set of the configuration.
+        checkpoint: A file that stores the unfinished run. If it exists and belongs to this
+            configuration, the run resumes from it, with identical results. Remove it when the
+            result is safe.
+        say: Called with remarks, such as where the run resumes.
 
-    `checkpoint` is a file where the run is kept while it lasts. If it is there already, and of
-    this configuration, the run goes on from it to the same result, bit by bit, as if it had never
-    been stopped; `say` is told so in a sentence. Remove it when the result is safe. Two processes
-    at once are refused (FileInUseError).
+    Returns:
+        The result; `ResultStore.save` writes it to a file.
+
+    Raises:
+        InputError: If the data, network, method or device does not allow the run.
+        FileInUseError: If another process uses the checkpoint.
+
+    >>> from gradmix import config_for
+    >>> result = run(config_for("digits", mix="none", epochs=1))
+    >>> len(result.accuracy)
+    5
     """
-    started = time.perf_counter()
-    if benchmark is not None:
+    _check_checkpoint(checkpoint)
+    if benchmark is None:
+        benchmark = load_benchmark(config)
+    else:
         _check_tasks(config, benchmark)
-    if checkpoint is not None and os.path.isdir(checkpoint):
-        raise InputError(f"checkpoint is {os.fspath(checkpoint)!r}, a folder; name a file")
+    return train(config, prepare(config, benchmark), on_event, checkpoint, say)
+
+
+def train(
+    config: RunConfig,
+    training: Training,
+    on_event: Observer | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    say: Say | None = None,
+) -> RunResult:
+    """Train and evaluate what `prepare` returned; see `run` for the other arguments."""
+    started = time.perf_counter()
+    _check_checkpoint(checkpoint)
     guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
-    dropout = RandomStreams(config.seed, pick_device(config.device)).as_global("run")
-    with guard, torch_threads(config.threads), dropout:
-        training = prepare(config, load_benchmark(config) if benchmark is None else benchmark)
+    with guard, torch_threads(config.threads):
         record = _Record(training, config.analyses)
-        about = {"config": config.to_json(), "protocol_version": PROTOCOL_VERSION}
-        kept = (
-            None if checkpoint is None else Checkpoint(checkpoint, training, record, about, say=say)
-        )
-        if kept is None or not kept.resume():
+        settings = config.to_json()
+        about = {"config": settings, "protocol_version": protocol_version(settings)}
+        saved = None
+        if checkpoint is not None:
+            saved = Checkpoint(checkpoint, training, record, about, say=say)
+        if saved is None or not saved.resume():
             record.begin(training.evaluate())
         for event in training.events():
             record.note(event)
-            if kept is not None:
-                kept.note(event)
+            if saved is not None:
+                saved.note(event)
             if on_event is not None:
                 on_event(training, event)
-    before = 0.0 if kept is None else kept.seconds_before
+    before = 0.0 if saved is None else saved.seconds_before
     return record.result(config, before + time.perf_counter() - started)
 
 
+def _check_checkpoint(path: str | os.PathLike[str] | None) -> None:
+    if path is not None and (os.path.isdir(path) or "\0" in os.fspath(path)):
+        raise InputError(f"checkpoint is {os.fspath(path)!r}; name a file, not a folder")
+
+
 def _check_tasks(config: RunConfig, benchmark: Benchmark) -> None:
-    """Refuse a benchmark of other tasks than the result would say."""
+    """Refuse a benchmark whose tasks differ from the configuration."""
     sizes = tuple(len(task.classes) for task in benchmark.tasks)
     wanted = config.increments
     if sizes not in (wanted, wanted * len(sizes)):
         raise InputError(
-            f"benchmark has tasks of {list(sizes)} classes, and the configuration says increments "
-            f"{list(wanted)}; give the same"
+            f"benchmark has tasks of {list(sizes)} classes, but increments in the configuration "
+            f"is {list(wanted)}; make them equal"
         )
 
 
 def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
-    """Everything a run needs, ready to train."""
-    fabric = make_fabric(config.device, config.precision)
-    streams = RandomStreams(config.seed, fabric.device)
-    method = build_method(config, benchmark, streams)
-    transforms = [TRANSFORMS[name] for name in config.transforms]
-    return Training(benchmark, method, fabric, transforms)
+    """Return the training of a run, ready to start."""
+    with torch_threads(config.threads):
+        fabric = make_fabric(config.device, config.precision)
+        method = build_method(config, benchmark, RandomStreams(config.seed, fabric.device))
+        transforms = [TRANSFORMS[name] for name in config.transforms]
+        return Training(benchmark, method, fabric, transforms)
 
 
 def load_benchmark(config: RunConfig, data: DataSet | None = None) -> Benchmark:
-    """The data set of a configuration, cut into tasks; `data` is for those who have it already."""
+    """Return the data set of a configuration, split into tasks.
+
+    Args:
+        config: The run.
+        data: The data set; None loads it.
+
+    Raises:
+        InputError: If the memory or the tasks do not fit the data set.
+    """
     data = (load_dataset(config.data) if data is None else data).hold_out(config.validation)
     if config.memory_total is not None and config.memory_total < len(data.class_names):
         raise InputError(
@@ -109,7 +152,7 @@ def load_benchmark(config: RunConfig, data: DataSet | None = None) -> Benchmark:
 
 
 def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams) -> Method:
-    """Network, memory, mixer and method of a configuration."""
+    """Return the method of a configuration, with its network, memory and mixer."""
     design = Design(
         config.method,
         config.recipe,
@@ -117,21 +160,15 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
         config.options,
         config.exemplars_per_class,
         config.memory_total,
-        Judging(
-            config.criterion_exemplars,
-            config.pairing,
-            config.average,
-            config.criterion,
-            config.rolling,
-            config.criterion_block,
-        ),
+        config.part(CriterionSettings),
     )
     num_classes = len(benchmark.class_names)
     outputs = len(benchmark.tasks[0].classes) if design.grows else num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
     return design.build(
-        lambda: build_model(config.model, shape, outputs),
+        lambda generator: build_model(config.model, shape, outputs, generator=generator),
         num_classes,
+        shape,
         benchmark.mean,
         benchmark.std,
         streams,
@@ -139,7 +176,7 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
 
 
 class _Record:
-    """Collects the events of a run into its result, and takes the analyses asked for."""
+    """Collects the events of a run into its result, and takes the requested analyses."""
 
     def __init__(self, training: Training, analyses: Sequence[str] = ()) -> None:
         self.training, self.analyses = training, analyses
@@ -156,12 +193,12 @@ class _Record:
         self.criterion_seconds: list[float] = []  # spent up to the end of each task
 
     def begin(self, initial: dict[str, Tensor]) -> None:
-        """Note what is right before any training."""
+        """Record the accuracy before any training."""
         self.initial = {name: self._by_task(correct) for name, correct in initial.items()}
         self.accuracy = {name: [] for name in initial}
 
     def state_dict(self) -> dict[str, Any]:
-        """What was noted so far, for a checkpoint."""
+        """Return the record so far, for a checkpoint."""
         return {
             "initial": self.initial,
             "accuracy": self.accuracy,
@@ -174,7 +211,7 @@ class _Record:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what was noted."""
+        """Continue an earlier record."""
         self.initial, self.accuracy = state["initial"], state["accuracy"]
         self.class_accuracy, self.pair_counts = state["class_accuracy"], state["pair_counts"]
         self.epochs, self.tasks = state["epochs"], state["tasks"]
@@ -185,11 +222,13 @@ class _Record:
         return [float(correct[group].sum() / self.totals[group].sum()) for group in groups]
 
     def note(self, event: Event) -> None:
-        for name, values in take(self.analyses, self.training, event).items():
-            assert isinstance(event, EpochDone)  # when analyses are due
-            self.analysis[name].append({"task": event.task, "epoch": event.epoch, **values})
+        """Record an event, and take the analyses that are due."""
         if isinstance(event, EpochDone):
             self._note_epoch(event)
+            if self.analyses:
+                for name, values in take(self.analyses, self.training, event).items():
+                    entry = {"task": event.task, "epoch": event.epoch, **values}
+                    self.analysis[name].append(entry)
         elif isinstance(event, TaskDone):
             task = self.training.benchmark.tasks[event.task]
             for name, correct in event.correct.items():
@@ -216,6 +255,7 @@ class _Record:
         self.epochs[-1]["negative_rate"].append(None if rate is None else _short(rate))
 
     def result(self, config: RunConfig, total_seconds: float) -> RunResult:
+        """Return the result of the finished run."""
         benchmark = self.training.benchmark
         metrics = {
             name: all_metrics(matrix, self.initial[name]) for name, matrix in self.accuracy.items()
@@ -228,7 +268,7 @@ class _Record:
         return RunResult(
             config=config.to_json(),
             versions=_versions(),
-            class_names=list(benchmark.class_names),
+            class_names=[_encodable(name) for name in benchmark.class_names],
             class_order=list(benchmark.class_order),
             tasks=self.tasks,
             accuracy=self.accuracy["main"],
@@ -246,12 +286,18 @@ class _Record:
                 ],
             },
             analysis=self.analysis,
+            protocol_version=protocol_version(config.to_json()),
         )
 
 
 def _short(value: float) -> float:
-    """As exact as a loss needs to be."""
+    """Return a value with six significant digits."""
     return float(f"{value:.6g}")
+
+
+def _encodable(name: str) -> str:
+    """Return a class name without the invalid characters that folder names may have."""
+    return name.encode(errors="replace").decode()
 
 
 def _versions() -> dict[str, str]:
@@ -261,4 +307,5 @@ def _versions() -> dict[str, str]:
         "platform": platform.platform(),
         **{package: version(package) for package in packages},
         "torch": str(torch.__version__),  # with its build
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }

@@ -1,10 +1,10 @@
 """A folder of results that several processes may use at once.
 
-    gradmix.json      which version of the format the folder holds
+    gradmix.json      the version of the format
     NAME.json         a finished run
-    NAME.checkpoint   an unfinished one, to go on with
+    NAME.checkpoint   an unfinished run, to resume
     failed/NAME.json  a run that ended in an error, and the error
-    running/NAME      kept by the process that is computing the run
+    running/NAME      the progress of a run that a process is computing
 
 Files are written to a temporary name, flushed and renamed: a reader sees a whole file or none.
 """
@@ -16,29 +16,28 @@ import os
 import sys
 import tempfile
 import traceback
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from gradmix.errors import FileError
 from gradmix.files.atomic_write import remove_leftovers, write_text
-from gradmix.errors import ResultError
-from gradmix.runs.claims import (
-    Claim,
-    RunProgress,
-    claimed_in,
-    free,
-    read_progress,
-    try_to_claim,
-)
 from gradmix.runs.results import (
     FORMAT,
-    PROTOCOL_VERSION,
     SCHEMA_VERSION,
     RunResult,
-    check_version,
     load_result,
-    read_json,
+    protocol_version,
     result_name,
+)
+from gradmix.runs.running import (
+    RunLock,
+    RunProgress,
+    locked_in,
+    read_progress,
+    remove_stale_lock,
+    try_to_lock,
 )
 
 if TYPE_CHECKING:
@@ -46,35 +45,53 @@ if TYPE_CHECKING:
 
 MARKER = "gradmix.json"
 CHECKPOINT = ".checkpoint"
+MOST_TEXT = 100_000  # characters of a message or traceback
+
+T = TypeVar("T")
+Problems = dict[Path, str]
+"""Files that cannot be used, and why."""
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRun:
     """A run that ended in an error."""
 
-    config: dict[str, Any]  # a RunConfig
-    error: str  # its type
+    config: dict[str, Any]  # a RunConfig in JSON form
+    error: str  # the type of the error
     message: str
-    traceback: str  # with paths below the folders that Python imports from
-    protocol_version: int = PROTOCOL_VERSION
+    traceback: str  # paths are relative to the folders that Python imports from
+    protocol_version: int = 1
 
 
 class ResultStore:
-    """The results in a folder, of this version of the format.
+    """The results in a folder.
 
-    A folder that is not there yet is one without results, until `create` makes it.
+    A folder that does not exist has no results; `create` makes it.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        FileError: If the folder holds results of another version of the format.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not os.fspath(path):
-            raise ResultError("out is ''; name a folder, such as runs")
+        from gradmix.files.schema import validate
+        from gradmix.runs._schemas import Marker, read_versioned
+
+        if not os.fspath(path) or "\0" in os.fspath(path):
+            raise FileError(f"out is {os.fspath(path)!r}; name a folder, such as runs")
         self.path = Path(path)
         marker = self.path / MARKER
-        if marker.exists():
-            check_version(marker, read_json(marker))
+        if _exists(marker):
+            validate(Marker, read_versioned(marker), marker)
 
     def create(self) -> ResultStore:
-        """Make the folder; ResultError, before any work, if it cannot be written to."""
+        """Make the folder and return the store.
+
+        Raises:
+            FileError: If the folder is not writable.
+        """
         marker = self.path / MARKER
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -83,44 +100,52 @@ class ResultStore:
                 write_text(marker, text + "\n")
             tempfile.TemporaryFile(dir=self.path).close()
         except OSError as error:
-            raise ResultError(
-                f"out is {os.fspath(self.path)!r}, where results cannot be kept ({error}); "
-                "give a folder that can be written to"
+            raise FileError(
+                f"out is {os.fspath(self.path)!r}, which cannot hold results ({error}); "
+                "give a folder that is writable"
             ) from error
         return self
 
     # --- finished runs ----------------------------------------------------------------------
 
     def path_of(self, config: RunConfig) -> Path:
-        """Where the result of this configuration is, or would be."""
+        """Return the path that the result of a configuration has or would have."""
         return self.path / result_name(config.to_json())
 
     def find(self, config: RunConfig) -> RunResult | None:
-        """The result of this configuration, if there is one."""
+        """Return the result of a configuration; None if there is none.
+
+        Raises:
+            FileError: If the file is damaged.
+        """
         path = self.path_of(config)
-        return load_result(path) if path.exists() else None
+        return load_result(path) if _exists(path) else None
 
     def save(self, result: RunResult) -> Path:
-        """Write one result; one of the same configuration is replaced, the rest forgotten."""
+        """Write a result and return its path; it replaces the checkpoint and an earlier failure."""
         path = self.path / result_name(result.config, result.protocol_version)
         write_text(path, json.dumps(asdict(result), allow_nan=False) + "\n")
         self._failed(path.name).unlink(missing_ok=True)
         _forget(path.with_suffix(CHECKPOINT))
         return path
 
+    def read_all(self) -> tuple[list[RunResult], Problems]:
+        """Return the valid results in the order of their names, and the invalid files."""
+        paths = (p for p in self.path.glob("[!.]*.json") if p.name != MARKER)
+        return _read_each(paths, load_result)
+
     def results(self) -> list[RunResult]:
-        """All of them, in the order of their names."""
-        paths = sorted(p for p in self.path.glob("[!.]*.json") if p.name != MARKER)
-        return [load_result(path) for path in paths]
+        """Return the valid results in the order of their names."""
+        return self.read_all()[0]
 
     # --- unfinished runs --------------------------------------------------------------------
 
     def checkpoint_of(self, config: RunConfig) -> Path:
-        """Where a run of this configuration is kept until it is finished."""
+        """Return the path of the checkpoint of a configuration."""
         return self.path_of(config).with_suffix(CHECKPOINT)
 
     def forget_checkpoint(self, config: RunConfig) -> None:
-        """Let the run start anew."""
+        """Remove the checkpoint, so that the run starts anew."""
         _forget(self.checkpoint_of(config))
 
     # --- failed runs ------------------------------------------------------------------------
@@ -128,62 +153,83 @@ class ResultStore:
     def _failed(self, name: str) -> Path:
         return self.path / "failed" / name
 
-    def save_failure(self, config: RunConfig, error: BaseException) -> Failure:
-        """Record that a run ended in this error."""
-        failure = Failure(
-            config.to_json(), type(error).__name__, str(error), _short_traceback(error)
+    def save_failure(self, config: RunConfig, error: BaseException) -> FailedRun:
+        """Record the error in which a run ended, and return the record."""
+        settings = config.to_json()
+        failure = FailedRun(
+            settings,
+            type(error).__name__,
+            _encodable(str(error))[:MOST_TEXT],
+            _encodable(_short_traceback(error))[-MOST_TEXT:],
+            protocol_version(settings),
         )
         path = self._failed(self.path_of(config).name)
         path.parent.mkdir(exist_ok=True)
         write_text(path, json.dumps(asdict(failure), indent=1) + "\n")
         return failure
 
-    def find_failure(self, config: RunConfig) -> Failure | None:
-        """How the run of this configuration failed, if it did and has not succeeded since."""
+    def find_failure(self, config: RunConfig) -> FailedRun | None:
+        """Return how the run of a configuration failed; None unless it failed last time."""
         path = self._failed(self.path_of(config).name)
-        return _load_failure(path) if path.exists() else None
+        return _load_failure(path) if _exists(path) else None
 
-    def failures(self) -> list[Failure]:
-        """All of them, in the order of their names."""
-        return [_load_failure(path) for path in sorted(self._failed("").glob("[!.]*.json"))]
+    def read_failures(self) -> tuple[list[FailedRun], Problems]:
+        """Return the failed runs in the order of their names, and the invalid files."""
+        return _read_each(self._failed("").glob("[!.]*.json"), _load_failure)
 
     # --- running ones -----------------------------------------------------------------------
 
     def _running(self, config: RunConfig) -> Path:
         return self.path / "running" / self.path_of(config).stem
 
-    def claim(self, config: RunConfig) -> Claim | None:
-        """The right to compute this run, until it is released; None while another has it."""
-        return try_to_claim(self._running(config))
+    def lock(self, config: RunConfig) -> RunLock | None:
+        """Return the right to compute a run; None while another process has it."""
+        return try_to_lock(self._running(config))
 
     def progress(self) -> dict[str, RunProgress | None]:
-        """How far each running run is, by the stem of its file's name."""
-        return {path.name: read_progress(path) for path in claimed_in(self.path / "running")}
+        """Return how far each running run is, by the stem of its file's name."""
+        return {path.name: read_progress(path) for path in locked_in(self.path / "running")}
 
     def free_if_abandoned(self, config: RunConfig) -> bool:
-        """Whether the process died that was computing this run; what it left is removed."""
+        """Return whether the process that computed this run died, and clean up after it."""
         path = self._running(config)
-        return path in claimed_in(path.parent) and self._tidy(path)
+        return path in locked_in(path.parent) and self._tidy(path)
 
     def tidy(self) -> None:
-        """Remove what processes left behind that died while they computed a run."""
-        for path in claimed_in(self.path / "running"):
+        """Remove the files of processes that died while they computed a run."""
+        for path in locked_in(self.path / "running"):
             self._tidy(path)
 
     def _tidy(self, path: Path) -> bool:
-        claim = try_to_claim(path)
-        if claim is None:
+        lock = try_to_lock(path)
+        if lock is None:
             return False
-        with claim:
+        with lock:
             name = f"{path.name}.json"
             for file in (path, self.path / name, self._failed(name)):
                 remove_leftovers(file)
             checkpoint = self.path / f"{path.name}{CHECKPOINT}"
-            free(checkpoint)
-            if (self.path / name).exists():  # the process died just before it did this
+            remove_stale_lock(checkpoint)
+            if (self.path / name).exists():  # the process died just before it removed this
                 _forget(checkpoint)
             remove_leftovers(checkpoint)
         return True
+
+
+def _exists(path: Path) -> bool:
+    """Return whether there is a file, a broken link or something else at `path`."""
+    return os.path.lexists(path)
+
+
+def _read_each(paths: Iterable[Path], load: Callable[[Path], T]) -> tuple[list[T], Problems]:
+    found: list[T] = []
+    problems: Problems = {}
+    for path in sorted(paths):
+        try:
+            found.append(load(path))
+        except FileError as error:  # noqa: PERF203 - one file after another
+            problems[path] = str(error)
+    return found, problems
 
 
 def _forget(checkpoint: Path) -> None:
@@ -191,15 +237,24 @@ def _forget(checkpoint: Path) -> None:
     remove_leftovers(checkpoint)
 
 
-def _load_failure(path: Path) -> Failure:
-    content = read_json(path)
-    if not isinstance(content, dict) or content.keys() != {f.name for f in fields(Failure)}:
-        raise ResultError(f"{path} is damaged; remove it, and the run counts as never begun")
-    return Failure(**content)
+def _load_failure(path: Path) -> FailedRun:
+    from gradmix.files.json_file import read_json
+    from gradmix.files.schema import validate
+    from gradmix.runs._schemas import FailureFile
+
+    try:
+        return FailedRun(**validate(FailureFile, read_json(path), path).model_dump())
+    except FileError as error:
+        raise FileError(f"{error}; remove the file to run it again") from None
+
+
+def _encodable(text: str) -> str:
+    """Return text that UTF-8 can encode; file names may have characters that it cannot."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _short_traceback(error: BaseException) -> str:
-    """Without the folders of this machine."""
+    """Return the traceback without the folders of this machine."""
     text = "".join(traceback.format_exception(error))
     for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
         text = text.replace(os.path.join(folder, ""), "")

@@ -1,291 +1,299 @@
-"""Results grouped over seeds: means, standard deviations, paired differences, and tables of them.
-
-Pure functions; the formats in which tables are written stand in `formats.py`.
-"""
+"""Tables of results: summaries over seeds with everything they are compared with."""
 
 from __future__ import annotations
 
-import statistics
-import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from gradmix.errors import InputError, ResultError, UnknownNameError
-from gradmix.runs.results import RunResult
-from gradmix.mixing import ABOUT
-
-BY = ("data", "method", "mix")
-"""What results are grouped by unless said otherwise."""
-
-OF_THE_MIX = (
-    *("mix", "alpha", "tau", "tables", "level"),
-    *("criterion_exemplars", "pairing", "average", "criterion", "rolling", "criterion_block"),
-    "analyses",
+from gradmix.errors import UnknownNameError
+from gradmix.runs.formats import TextCell, TextTable
+from gradmix.runs.groups import (
+    BY,
+    Group,
+    capability_note,
+    compare_groups,
+    differing,
+    find_base,
+    gradients_add,
+    is_best,
+    show_setting,
 )
-"""Settings that are only about mixing, or what is measured. Groups that differ in nothing else
-are rivals."""
+from gradmix.runs.results import RunResult
+from gradmix.runs.statistics import Difference, Summary, number, probability
 
-LOWER_IS_BETTER = ("forgetting_from_best", "forgetting_from_learned")
+GRADIENTS_ADD = "what gradients add"
 
 
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in their seeds only, or in what they were not grouped by."""
+class Cell(NamedTuple):
+    """One quantity: its summary over seeds and what it is compared with."""
 
-    key: dict[str, Any]  # the settings grouped by
-    results: tuple[RunResult, ...]  # in the order of their seeds
+    value: Summary | None = None  # None: nothing was run
+    reference: Summary | None = None  # the paper's number
+    difference: Difference | None = None  # to another mix
+    gradients: Difference | None = None  # what gradients add
+    best: bool = False
 
-    @property
-    def seeds(self) -> list[int]:
-        """Each once, in order."""
-        return [result.config["seed"] for result in self.results]
 
-    @property
-    def label(self) -> str:
-        """The key in one line."""
-        return " ".join(
-            str(value) if name in BY else f"{name}={shown(value)}"
-            for name, value in self.key.items()
-        )
-
-    def values(self, metric: str) -> list[float]:
-        """A metric of every run."""
-        return [metric_of(result, metric) for result in self.results]
+Row = tuple[tuple[str, ...], tuple[Cell, ...]]  # labels and cells
+Write = Callable[[Cell], TextCell]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A group less its base, seed by seed."""
+class Table:
+    """Labelled rows of cells. Every column group has the same columns."""
 
-    seeds: list[int]  # that both have
-    difference: float | None  # mean over these; None if there are none
-    std: float | None
-    p_value: float | None  # of a paired t-test; None with fewer than two, or all the same
-    note: str = ""  # why there is no p-value
+    heads: tuple[str, ...]  # titles of the labels
+    groups: tuple[str, ...]  # titles of the column groups
+    columns: tuple[str, ...]  # titles of the columns in a group
+    rows: tuple[Row, ...]
+    title: str = ""
+    digits: int = 3
+    against: str = ""  # title of the differences
+    note: str = ""  # ends the caption
+    seeds_in_cells: bool = True  # add the number of seeds where it differs
 
+    @property
+    def seed_counts(self) -> set[int]:
+        """The distinct numbers of seeds."""
+        return {cell.value.n for _, cells in self.rows for cell in cells if cell.value is not None}
 
-def select(results: Iterable[RunResult], where: Mapping[str, Collection[Any]]) -> list[RunResult]:
-    """Those of which each named setting has one of the given values."""
-    results = list(results)
-    for name in where:
-        known = {key for result in results for key in result.config}
-        if results and name not in known:
-            raise UnknownNameError("setting", name, known)
-    return [
-        result
-        for result in results
-        if all(result.config.get(name) in allowed for name, allowed in where.items())
-    ]
+    def text(self) -> TextTable:
+        """Return all cells as text. A column appears only if a cell has something to show."""
+        parts = [self._parts_of(column) for column in range(len(self.columns))]
+        columns = tuple(title for part in parts for title, _ in part)
+        rows = []
+        for labels, cells in self.rows:
+            filled = [(cell, parts[i % len(parts)]) for i, cell in enumerate(cells)]
+            rows.append((labels, tuple(write(cell) for cell, part in filled for _, write in part)))
+        return TextTable(self.heads, self.groups, columns, tuple(rows), self.caption())
 
+    def _parts_of(self, column: int) -> list[tuple[str, Write]]:
+        """Return the text columns of a column, as titles and functions that fill them."""
+        width, digits = len(self.columns), self.digits
+        cells = [cell for _, row in self.rows for cell in row[column::width]]
+        references = any(cell.reference for cell in cells)
+        title = self.columns[column] or ("ours" if references else "")
+        parts: list[tuple[str, Write]] = [(title, self._value)]
+        if references:
+            parts += [
+                ("paper", lambda c: TextCell(c.reference.text(digits) if c.reference else "–")),
+                ("difference", lambda c: _reference_difference(c, digits)),
+            ]
+        if any(cell.difference for cell in cells):
+            parts += [
+                (
+                    self.against,
+                    lambda c: TextCell(c.difference.text(digits) if c.difference else ""),
+                ),
+                ("p", lambda c: TextCell(_probability(c.difference))),
+            ]
+        if any(cell.gradients for cell in cells):
+            parts.append((GRADIENTS_ADD, lambda c: _gradients_add(c, digits)))
+        return parts
 
-def in_order(results: Iterable[RunResult]) -> list[RunResult]:
-    """By data, method and mix (plain replay first, as `gradmix list` has them), then the rest."""
-    mixes = list(ABOUT)
+    def _value(self, cell: Cell) -> TextCell:
+        if cell.value is None:
+            return TextCell("–")
+        text = cell.value.text(self.digits)
+        if self.seeds_in_cells and len(self.seed_counts) > 1:
+            text += f" ({cell.value.n})"
+        return TextCell(text, cell.best)
 
-    def place(value: Any) -> tuple[int, Any]:
-        if isinstance(value, str) and value in mixes:
-            return 0, mixes.index(value)
-        if isinstance(value, (int, float)):
-            return 1, value
-        return 2, shown(value)
-
-    def places(result: RunResult) -> list[tuple[int, Any]]:
-        rest = [value for name, value in result.config.items() if name not in (*BY, "seed")]
-        first = [result.config[name] for name in BY]
-        return [place(value) for value in (*first, *rest, result.config["seed"])]
-
-    return sorted(results, key=places)
-
-
-def group_results(results: Iterable[RunResult], by: Sequence[str] | None = None) -> list[Group]:
-    """Results that agree in all settings of `by`, in the order in which these first appear.
-
-    By default these are data, method and mix, whatever else differs between runs that agree in
-    these three, and what differs between mixes without being a setting of theirs: whoever compares
-    these must see it. ResultError if a group given by `by` has a seed twice.
-    """
-    results = _completed(results)
-    known = {name for result in results for name in result.config}
-    for name in by or ():
-        if results and name not in known:
-            raise UnknownNameError("setting", name, known)
-    chosen = BY + differing(results, BY) if by is None else tuple(by)
-    if by is None:
-        across = differing(results, [name for name in BY if name != "mix"])
-        chosen += tuple(name for name in across if name not in (*chosen, *OF_THE_MIX))
-    groups = [
-        Group(
-            {name: found[0].config[name] for name in chosen},
-            tuple(sorted(found, key=lambda result: int(result.config["seed"]))),
-        )
-        for found in _together(results, chosen)
-    ]
-    for group in groups:
-        if len(set(group.seeds)) < len(group.seeds) and "seed" not in chosen:
-            others = ", ".join(differing(group.results, chosen)) or "nothing but their protocol"
-            raise ResultError(
-                f"the group {group.label} has a seed more than once: its runs differ in {others}; "
-                "group by that too, or choose some of them"
+    def caption(self) -> str:
+        """Return one line that says what the numbers are."""
+        cells = [cell for _, row in self.rows for cell in row]
+        deviations = any(cell.value and cell.value.std is not None for cell in cells)
+        several = self.seed_counts != {1}
+        what = "mean ± standard deviation" if deviations else "mean"
+        sentences = [f"{self.title}: {what}" if several else self.title]
+        sentences[0] = f"{sentences[0]} {self._over_seeds()}"
+        sentences += ["best in bold"] if any(cell.best for cell in cells) else []
+        if any(cell.difference for cell in cells):
+            sentences.append(
+                f"{self.against}: paired difference over common seeds; p: paired t-test"
             )
-    return groups
+        controls = sorted({cell.gradients.base for cell in cells if cell.gradients})
+        sentences += [_control_note(controls)] if controls else []
+        sentences += [self.note] if self.note else []
+        return "; ".join(sentences)
+
+    def _over_seeds(self) -> str:
+        counts = self.seed_counts
+        if len(counts) > 1:
+            return "over seeds" + (" (their number in brackets)" if self.seeds_in_cells else "")
+        return "of one seed" if counts == {1} else f"over {next(iter(counts), 0)} seeds"
 
 
-def differing(results: Iterable[RunResult], by: Sequence[str]) -> tuple[str, ...]:
-    """The settings, but for the seed, in which results differ that agree in all of `by`."""
-    names: dict[str, None] = {}
-    for together in _together(list(results), by):
-        first = together[0].config
-        for result in together[1:]:
-            names.update({k: None for k, v in result.config.items() if v != first.get(k)})
-    return tuple(name for name in names if name != "seed")
-
-
-def _together(results: Sequence[RunResult], by: Sequence[str]) -> list[list[RunResult]]:
-    """Results that agree in `by`; settings may be lists, which do not hash."""
-    groups: dict[str, list[RunResult]] = {}
-    for result in results:
-        groups.setdefault(repr([result.config.get(name) for name in by]), []).append(result)
-    return list(groups.values())
-
-
-def _completed(results: Iterable[RunResult]) -> list[RunResult]:
-    """Settings that are younger than a result have their defaults there."""
-    results = list(results)
-    known = {name for result in results for name in result.config}
-    if all(result.config.keys() == known for result in results):
-        return results
-    from gradmix.runs.config import DEFAULTS  # takes a while, and is hardly ever needed
-
-    return [replace(result, config={**DEFAULTS, **result.config}) for result in results]
-
-
-def metric_of(result: RunResult, metric: str) -> float:
-    """A metric by its name; UnknownNameError for another."""
-    if metric not in result.metrics:
-        raise UnknownNameError("metric", metric, result.metrics)
-    return result.metrics[metric]
-
-
-def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard deviation of a sample; None for that of a single value.
-
-    >>> mean_std([1.0, 2.0, 3.0])
-    (2.0, 1.0)
-    """
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-
-
-def paired(group: Group, base: Group, metric: str = "average_accuracy") -> Comparison:
-    """How much more than its base a group has, over the seeds that both have.
-
-    Runs of one seed start from the same weights and see the same batches, whatever the mix.
-    """
-    ours, theirs = (
-        {result.config["seed"]: metric_of(result, metric) for result in g.results}
-        for g in (group, base)
+def _control_note(controls: Sequence[str]) -> str:
+    """Explain the column "what gradients add"."""
+    return (
+        f"{GRADIENTS_ADD}: paired difference, with its 95% interval, to the best gradient-free "
+        f"control with the same labels, α and τ that was run ({', '.join(controls)})"
     )
-    seeds = sorted(ours.keys() & theirs.keys())
-    if not seeds:
-        return Comparison([], None, None, None, "no common seeds")
-    differences = [ours[seed] - theirs[seed] for seed in seeds]
-    mean, std = mean_std(differences)
-    if std is None:
-        return Comparison(seeds, mean, std, None, "one common seed")
-    if std < 1e-12:
-        return Comparison(seeds, mean, std, None, "the same difference for every seed")
-    from scipy.stats import ttest_rel
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of differences almost the same
-        test = ttest_rel([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-    return Comparison(seeds, mean, std, float(test.pvalue))
 
 
-def base_of(group: Group, groups: Sequence[Group], mix: str) -> Group | None:
-    """The rival of a group that has this mix: all but the settings of the mix are the same.
+def _reference_difference(cell: Cell, digits: int) -> TextCell:
+    """Our mean minus the reference; its kind says whether it exceeds both standard deviations."""
+    if cell.value is None or cell.reference is None:
+        return TextCell("")
+    difference = cell.value.mean - cell.reference.mean
+    theirs = cell.reference.std or 0.0
+    kind = "above" if difference > 0 else "below"
+    if abs(difference) <= theirs + (theirs if cell.value.std is None else cell.value.std):
+        kind = "same"
+    return TextCell(number(difference, digits, "+"), kind=kind)
 
-    If there are several, the one that agrees in those too; None if none or no single one does.
+
+def _gradients_add(cell: Cell, digits: int) -> TextCell:
+    return TextCell("" if cell.gradients is None else cell.gradients.interval(digits))
+
+
+def _probability(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    return difference.note if difference.p_value is None else probability(difference.p_value)
+
+
+# --- tables of results --------------------------------------------------------------------------
+
+
+def comparison_table(
+    groups: Sequence[Group],
+    metrics: Sequence[str] = ("average_accuracy",),
+    against: str | None = None,
+    across: str = "data",
+) -> Table:
+    """Compare groups of results.
+
+    Args:
+        groups: Groups of `group_results`. Their keys become the labels of the rows.
+        metrics: Names of metrics, one column each.
+        against: A mix. Adds the paired difference to this mix and its p-value.
+        across: The setting whose values become column groups.
     """
-    if "mix" not in group.key:
-        raise InputError(f"against is {mix!r}, but the results are not grouped by mix")
-    rivals = [other for other in groups if other.key["mix"] == mix and are_rivals(group, other)]
-    same = {name: value for name, value in group.key.items() if name != "mix"}
-    exact = [other for other in rivals if {**other.key, **same} == other.key]
-    found = exact or rivals
-    return found[0] if len(found) == 1 else None
+    results = [result for group in groups for result in group.results]
+    _check_metrics(results, metrics)
+    heads = tuple(name for name in (groups[0].key if groups else ()) if name != across)
+    titles = tuple(dict.fromkeys(show_setting(group.key.get(across, "")) for group in groups))
+    rows: dict[tuple[str, ...], dict[str, list[Cell]]] = {}
+    for group in groups:
+        row = rows.setdefault(tuple(show_setting(group.key[name]) for name in heads), {})
+        cells = [_compare(group, groups, metric, against) for metric in metrics]
+        row[show_setting(group.key.get(across, ""))] = cells
+    blank = [Cell()] * len(metrics)
+    names = tuple(metric.replace("_", " ") for metric in metrics)
+    return Table(
+        heads,
+        titles,
+        names,
+        tuple((k, tuple(c for t in titles for c in row.get(t, blank))) for k, row in rows.items()),
+        ", ".join(names),
+        against=f"Δ {against}",
+        note=capability_note(results),
+    )
 
 
-def are_rivals(one: Group, other: Group) -> bool:
-    """Whether two groups differ in nothing but settings of the mix, or are not grouped by mix."""
-    names = [name for name in one.key if name not in OF_THE_MIX]
-    if "mix" not in one.key:
-        names = [name for name in names if name == "data"]
-    return all(one.key[name] == other.key[name] for name in names)
+def _check_metrics(results: Sequence[RunResult], metrics: Sequence[str]) -> None:
+    known = {name for result in results for name in result.metrics}
+    for metric in metrics:
+        if results and metric not in known:
+            raise UnknownNameError("metric", metric, known)
 
 
-def is_best(group: Group, groups: Sequence[Group], metric: str) -> bool:
-    """Whether no rival has a better mean; a group without rivals is not called best."""
-    rivals = [other for other in groups if other is not group and are_rivals(group, other)]
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    own = sign * mean_std(group.values(metric))[0]
-    return bool(rivals) and all(own >= sign * mean_std(r.values(metric))[0] for r in rivals)
+def _compare(group: Group, groups: Sequence[Group], metric: str, against: str | None) -> Cell:
+    return Cell(
+        group.metric(metric),
+        difference=None if against is None else _difference(group, groups, metric, against),
+        gradients=gradients_add(group, groups, metric) if "mix" in group.key else None,
+        best=is_best(group, groups, metric),
+    )
 
 
-def summaries(
+def _difference(group: Group, groups: Sequence[Group], metric: str, mix: str) -> Difference:
+    base = find_base(group, groups, mix)
+    if base is None:
+        return Difference(note=f"no runs of {mix} to compare with")
+    return Difference() if base is group else compare_groups(group, base, metric)
+
+
+def runs_table(
+    results: Sequence[RunResult],
+    metrics: Sequence[str],
+    digits: int = 3,
+    settings: Sequence[str] | None = None,
+) -> TextTable:
+    """Show every run with some settings (default: those that differ), its metrics and its time."""
+    _check_metrics(results, metrics)
+    heads = (*BY, *differing(results, BY), "seed") if settings is None else tuple(settings)
+    rows = tuple(
+        (
+            tuple(show_setting(result.config.get(name)) for name in heads),
+            (
+                *(TextCell(_metric(result, metric, digits)) for metric in metrics),
+                TextCell(_seconds(result)),
+            ),
+        )
+        for result in results
+    )
+    columns = (*(metric.replace("_", " ") for metric in metrics), "seconds")
+    notes = filter(None, [f"{len(rows)} runs", capability_note(results)])
+    return TextTable(heads, ("",), columns, rows, "; ".join(notes))
+
+
+def _metric(result: RunResult, metric: str, digits: int) -> str:
+    return number(result.metrics[metric], digits) if metric in result.metrics else "–"
+
+
+def _seconds(result: RunResult) -> str:
+    return f"{result.seconds['total']:.1f}" if "total" in result.seconds else "–"
+
+
+# --- records for CSV and JSON -------------------------------------------------------------------
+
+
+def group_records(
     groups: Sequence[Group],
     metrics: Sequence[str] = ("average_accuracy",),
     against: str | None = None,
 ) -> list[dict[str, Any]]:
-    """One record for every group and metric, as plain values."""
+    """Return one record of plain values for every group and metric."""
+    _check_metrics([result for group in groups for result in group.results], metrics)
     records = []
     for group in groups:
-        base = None if against is None else base_of(group, groups, against)
         for metric in metrics:
-            mean, std = mean_std(group.values(metric))
-            record = {
-                **group.key,
-                "metric": metric,
-                "runs": len(group.results),
-                "seeds": group.seeds,
-                "mean": mean,
-                "std": std,
-                "best": is_best(group, groups, metric),
-            }
-            if against is not None:
-                record |= _against(group, base, against, metric)
+            cell = _compare(group, groups, metric, against)
+            mean, std = (None, None) if cell.value is None else cell.value[:2]
+            record: dict[str, Any] = {**group.key, "metric": metric, "runs": len(group.results)}
+            record |= {"seeds": group.seeds, "mean": mean, "std": std, "best": cell.best}
+            if against is not None and cell.difference is not None:
+                record |= {"against": against, **_record(cell.difference)}
+            if cell.gradients is not None:
+                add = cell.gradients
+                record |= {"gradients_add": add.mean}
+                record |= {"gradients_add_low": add.low, "gradients_add_high": add.high}
             records.append(record)
     return records
 
 
-def _against(group: Group, base: Group | None, mix: str, metric: str) -> dict[str, Any]:
-    """The comparison as a part of a record."""
-    if base is None:
-        found = Comparison([], None, None, None, f"no runs of {mix} to compare with")
-    elif base is group:
-        found = Comparison([], None, None, None)
-    else:
-        found = paired(group, base, metric)
+def _record(difference: Difference) -> dict[str, Any]:
     return {
-        "against": mix,
-        "common_seeds": len(found.seeds),
-        "difference": found.difference,
-        "difference_std": found.std,
-        "p_value": found.p_value,
-        "note": found.note,
+        "common_seeds": len(difference.seeds),
+        "difference": difference.mean,
+        "difference_std": difference.std,
+        "p_value": difference.p_value,
+        "note": difference.note,
     }
 
 
-def shown(value: Any) -> str:
-    """A setting in few letters.
-
-    >>> shown([5, 5]), shown(None), shown({"alpha": 0.5})
-    ('5 5', '–', 'alpha=0.5')
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    if isinstance(value, dict):
-        return " ".join(f"{name}={one}" for name, one in value.items()) or "none"
-    return str(value)
+def run_records(results: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """Return the settings, metrics and times of every run as plain values."""
+    return [
+        {
+            **result.config,
+            "protocol_version": result.protocol_version,
+            **result.metrics,
+            **{f"seconds_{name}": value for name, value in result.seconds.items()},
+        }
+        for result in results
+    ]

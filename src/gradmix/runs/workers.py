@@ -1,4 +1,8 @@
-"""Work in several processes of this machine, which end when the one that wants it does."""
+"""Work in several processes, which end when their parent ends.
+
+joblib's backend loky starts the processes: unlike `concurrent.futures` it notices workers that are
+killed, and it does not import the user's script again.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +23,23 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 WATCH_SECONDS = 0.5
-"""How often a worker looks whether it is still wanted."""
+"""How often a worker checks that its parent is alive."""
 
 
 def in_processes(
     work: Callable[[Item], Answer], items: Sequence[Item], jobs: int
 ) -> Iterator[Answer]:
-    """`work(item)` of all items, as soon as each is there, `jobs` at a time.
+    """Yield `work(item)` for all items as they finish, `jobs` at a time.
 
-    With one job in this process itself. WorkerError if a worker dies, which ends the others, too.
+    One job runs in this process itself.
+
+    Raises:
+        WorkerError: If a worker dies. The other workers then end, too.
     """
     if jobs == 1:
         yield from map(work, items)
         return
-    # Imported here, as it takes a while.
+    # Imported here because it takes a while.
     from joblib import Parallel, delayed
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
@@ -52,22 +59,22 @@ def in_processes(
         for answer in answers:  # noqa: UP028 - `yield from` would close it with its warning
             yield answer
     except Exception as error:
-        if _was_ctrl_c(error):  # over which joblib stumbled
+        if _was_ctrl_c(error):  # joblib raised another error while it handled Ctrl-C
             raise KeyboardInterrupt from error
         if not isinstance(error, TerminatedWorkerError):
             raise
         codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
         raise WorkerError("a worker process died" + (f" ({codes[1]})" if codes else "")) from error
     finally:
-        # What goes wrong in ending workers must not hide why; they see to their end themselves.
+        # An error while workers end must not hide the first one; they end by themselves, too.
         with warnings.catch_warnings(), suppress(Exception):
-            warnings.simplefilter("ignore")  # of the generator, that there was more to come
+            warnings.simplefilter("ignore")  # the generator warns that it was not finished
             if hasattr(answers, "close"):
                 answers.close()
 
 
 def _was_ctrl_c(error: BaseException | None) -> bool:
-    """Whether it came up while a Ctrl-C was handled."""
+    """Return whether an error was raised while Ctrl-C was handled."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -76,26 +83,26 @@ def _was_ctrl_c(error: BaseException | None) -> bool:
 
 
 def watch_parent(parent: int) -> None:
-    """End this process soon after its parent has, however that ended."""
+    """End this process soon after its parent ends, even if the parent is killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(WATCH_SECONDS)
-        os._exit(1)  # in the middle of anything: results are written whole or not at all
+        os._exit(1)  # at any point: files are written whole or not at all
 
     threading.Thread(target=watch, daemon=True, name="watch-parent").start()
 
 
 @contextmanager
 def _ctrl_c_waiting() -> Iterator[None]:
-    """Ctrl-C takes effect afterwards; processes started within it does not reach at all.
+    """Delay Ctrl-C until afterwards; processes that are started within never receive it.
 
-    It is for their parent, which ends them.
+    Their parent receives it and ends them.
     """
     if not hasattr(signal, "pthread_sigmask"):  # pragma: no cover - on Windows
         yield
         return
-    resource_tracker.ensure_running()  # joblib would start it now, which lets Ctrl-C through again
+    resource_tracker.ensure_running()  # joblib would start it, which unblocks Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,1 +1,1 @@
-"""The training loop, a generator of events."""
+"""The training loop, checkpoints, evaluation and metrics."""

@@ -1,4 +1,4 @@
-"""Network, memory, mixer and method, put together; the same for runs and for classifiers."""
+"""Build a method from its parts: network, memory, mixer, selector; for runs and classifiers."""
 
 from __future__ import annotations
 
@@ -10,31 +10,36 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from gradmix.criterion.selector import Judging
+from gradmix.criterion import PairSelector
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.memory import ReplayMemory
-from gradmix.methods import Method, Settings, find_method
+from gradmix.methods import Method, find_method
 from gradmix.methods.base import read_options
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer
+from gradmix.models import memory_format
 from gradmix.randomness import RandomStreams
+from gradmix.settings import CriterionSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+NetworkFactory = Callable[[torch.Generator], nn.Module]
+"""Makes a network whose initial weights come from the given CPU generator."""
+
 
 @dataclass(frozen=True)
 class Design:
-    """What a method is made of, whatever it will learn."""
+    """What a method consists of, apart from network and data."""
 
-    method: str  # name of a basis method
+    method: str  # name of the method
     recipe: Recipe | None  # how batches are mixed
-    settings: Settings  # of training
+    settings: TrainingSettings  # how each task is trained
     options: tuple[tuple[str, float], ...]  # the method's own settings, by name
     exemplars_per_class: int | None  # memory that grows with the classes …
     memory_total: int | None  # … or a fixed total
-    judging: Judging = field(default_factory=Judging)
+    criterion: CriterionSettings = field(default_factory=CriterionSettings)
 
     @property
     def grows(self) -> bool:
@@ -43,47 +48,66 @@ class Design:
 
     def build(
         self,
-        network: Callable[[], nn.Module],
+        network: NetworkFactory,
         num_classes: int,
+        input_shape: Sequence[int],
         mean: Sequence[float],
         std: Sequence[float],
         streams: RandomStreams,
-        *,
-        empty: bool = False,
     ) -> Method:
-        """The method with a new network; `num_classes` are those that its counts are of.
+        """Return the method with a new network.
 
-        If `empty`, the network takes no memory before the weights of a saved state are loaded.
+        Args:
+            network: Makes the network. A network on the meta device stays there until saved
+                weights are loaded.
+            num_classes: Number of classes whose mixed pairs are counted.
+            input_shape: Shape of one sample.
+            mean: Mean per channel or column.
+            std: Standard deviation per channel or column.
+            streams: All randomness, and the device.
         """
         kind, device = find_method(self.method), streams.place
-        if empty:
-            with torch.device("meta"):
-                model = network()
-        else:
-            with streams.as_global("weights"):
-                model = network().to(device)
-            if device.type == "cpu":  # where convolutions are faster so; see benchmarks
-                model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        mixer = Mixer(
-            self.recipe,
-            num_classes,
+        model = network(streams.generator("weights"))
+        if not any(parameter.is_meta for parameter in model.parameters()):
+            model = model.to(device)
+        layout = memory_format(input_shape, device)
+        model = model.to(memory_format=layout)  # type: ignore[call-overload]
+        host, generator = streams.host("mixing"), streams.device("mixing")
+        points = int(getattr(model, "mix_points", 1))
+        mixer = Mixer(self.recipe, num_classes, host=host, generator=generator, mix_points=points)
+        return kind(
+            model,
+            ReplayMemory(exemplars_per_class=self.exemplars_per_class, total=self.memory_total),
+            mixer,
+            self._selector(streams),
+            self.settings,
+            streams,
+            Normalise(mean, std, device),
+            read_options(kind.options_type, dict(self.options)),
+        )
+
+    def _selector(self, streams: RandomStreams) -> PairSelector:
+        recipe = self.recipe
+        active = recipe is not None and recipe.uses_gradients
+        return PairSelector(
+            self.criterion,
+            tables=recipe.tables if recipe is not None and active else 0,
+            ratio=(1.0, 1.0) if recipe is None else recipe.ratio,
             host=streams.host("mixing"),
             generator=streams.device("mixing"),
-            mix_points=int(getattr(model, "mix_points", 1)),
-            judging=self.judging,
         )
-        memory = ReplayMemory(exemplars_per_class=self.exemplars_per_class, total=self.memory_total)
-        options = read_options(kind.options_type, dict(self.options))
-        normalise = Normalise(mean, std, device)
-        return kind(model, memory, mixer, self.settings, streams, normalise, options)
 
 
 def make_fabric(device: str, precision: str) -> Fabric:
-    """Lightning Fabric on one device, which gives device and precision and wraps nothing."""
+    """Return a Lightning Fabric for one device; it provides device and precision.
+
+    Raises:
+        InputError: If the device is unknown or not available.
+    """
     accelerator, _, number = device.partition(":")
     if number and not number.isdecimal():
-        raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, say, cuda:1")
-    from lightning_fabric import Fabric  # takes as long as PyTorch; who only predicts needs none
+        raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, for example, cuda:1")
+    from lightning_fabric import Fabric  # takes as long to import as PyTorch
 
     try:
         return Fabric(
@@ -96,7 +120,7 @@ def make_fabric(device: str, precision: str) -> Fabric:
 
 
 def pick_device(name: str) -> torch.device:
-    """Where `make_fabric` would compute; at once if that is the CPU."""
+    """Return the device that `make_fabric` would use; for the CPU without importing Fabric."""
     none = not (torch.cuda.is_available() or torch.backends.mps.is_available())
     if name == "cpu" or (name == "auto" and none):
         return torch.device("cpu")
@@ -105,7 +129,7 @@ def pick_device(name: str) -> torch.device:
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
-    """PyTorch's thread count within; what it was afterwards. None leaves it alone."""
+    """Set PyTorch's number of threads; restore it at the end. None changes nothing."""
     if number is None:
         yield
         return

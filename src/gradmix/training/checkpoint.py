@@ -1,8 +1,8 @@
-"""Training that can be stopped at any moment, by SIGKILL too, and goes on to the same bits.
+"""Checkpoints: a stopped training, even one killed, resumes with identical results.
 
-A `Checkpoint` is told of every event of the loop and now and then writes all that the rest of the
-training depends on to one file (`gradmix.files`). A new process that resumes from it repeats the
-steps that were lost, with the same batches and the same random numbers.
+A `Checkpoint` receives every event of the loop and writes, from time to time, everything that the
+rest of the training depends on to one file. A new process that resumes from it repeats the lost
+steps with the same batches and the same random numbers.
 """
 
 from __future__ import annotations
@@ -15,44 +15,56 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from gradmix.errors import FileError
-from gradmix.files import read_archive, read_manifest, write_archive
+from gradmix.errors import FileError, GradMixError, InputError
+from gradmix.files import read_manifest, read_state_file, write_state_file
 from gradmix.files.atomic_write import remove_leftovers
+from gradmix.files.schema import validate
+from gradmix.training.checkpoint_schema import CheckpointState
 from gradmix.training.loop import Event, TaskDone, Training
 
 KIND = "checkpoint"
-CONTENTS = 4  # changes whenever a state of training comes to mean something else
+CONTENTS = 5  # raised when the state of a training changes its meaning
 EVERY_SECONDS = 30.0
-SHARE = 0.01  # of the run's time that saving may take
-ZIP = b"PK"  # what an archive begins with
-FIRST_GUESS = (0.01, 200e6)  # what the first save is taken to cost: seconds, and bytes a second
+SHARE = 0.01  # largest share of the run's time that saving may take
+ZIP = b"PK"  # first bytes of a state file
+FIRST_GUESS = (0.01, 200e6)  # assumed cost of the first save: seconds, and bytes per second
 
 
-class Stateful(Protocol):
-    """What is kept beside the training: results so far."""
+class Record(Protocol):
+    """What is saved beside the training, such as the results so far."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """Return tensors and plain values."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with these."""
+        """Restore them; InputError if they are invalid."""
 
 
 class Checkpoint:
-    """Keeps a training and a record of it on file, at task ends and about every half minute.
+    """Saves a training and its record to a file, after tasks and about every half minute.
 
-    It is left out while it would make all saving cost more than a hundredth of the run's time:
-    what the last save took decides. `about` says which run this is; a file of another one is not
-    continued. `say` is told, in a sentence, what was done or not done. `largest` is how many
-    outputs or parts a network can have; the number of classes by default.
+    A save is postponed while all saves together would take more than a hundredth of the run's
+    time.
+
+    Args:
+        path: The file.
+        training: The training.
+        record: Saved beside it.
+        about: Identifies the run; a file of another run is not resumed.
+        say: Receives a sentence about what was done or not done.
+        largest: Largest number of outputs or parts that a network can have; by default the number
+            of classes.
+        every_seconds: Time between saves.
+        share: Largest share of the run's time that saving may take.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         training: Training,
-        record: Stateful,
+        record: Record,
         about: Mapping[str, Any],
         *,
         say: Callable[[str], object] | None = None,
@@ -61,7 +73,7 @@ class Checkpoint:
         share: float | None = None,
     ) -> None:
         self.path = Path(path)
-        self.seconds_before = 0.0  # that the run had taken when it was saved
+        self.seconds_before = 0.0  # time that the run had taken when it was saved
         self._training, self._record = training, record
         self._largest = training.benchmark.num_classes if largest is None else largest
         device = training.fabric.device.type
@@ -74,12 +86,11 @@ class Checkpoint:
         self._cost: float | None = None  # of the last save
         self._failed = False
         self._versions = {"gradmix": version_of("gradmix"), "torch": torch.__version__}
-        self._random = _global_random_state(training.fabric.device)
 
     # --- saving -----------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        """Save if it is time to; the training stands at this event."""
+        """Save if it is time to; call it at every event."""
         now = perf_counter()
         wanted = isinstance(event, TaskDone) or now - self._last >= self._every
         if not wanted or not self._affordable(now):
@@ -88,7 +99,7 @@ class Checkpoint:
             self.save()
         except FileError as error:
             if not self._failed:
-                self._say(f"no checkpoint: {error}; training goes on")
+                self._say(f"no checkpoint: {error}; training continues")
             self._failed = True
 
     def _affordable(self, now: float) -> bool:
@@ -101,14 +112,14 @@ class Checkpoint:
         """Write the file now."""
         started = perf_counter()
         try:
-            write_archive(self.path, KIND, self._state(started))
+            write_state_file(self.path, KIND, self._state(started))
         finally:
             self._last = perf_counter()
             self._cost = self._last - started
             self._spent += self._cost
 
     def remove(self) -> None:
-        """Forget the file: the run is finished, or starts anew."""
+        """Delete the file, because the run is finished or starts again."""
         self.path.unlink(missing_ok=True)
         remove_leftovers(self.path)
 
@@ -122,87 +133,81 @@ class Checkpoint:
             "versions": self._versions,
             "training": training.state_dict(),
             "precision": training.fabric.strategy.precision.state_dict(),
-            "random": self._drawn_from(),
             "record": self._record.state_dict(),
             "seconds": dict(vars(training.seconds)),
             "total_seconds": self._seconds(now),
-            "saving_seconds": self._spent + (self._cost or 0.0),  # and about as much for this
+            "saving_seconds": self._spent + (self._cost or 0.0),  # about as much for this one
         }
-
-    def _drawn_from(self) -> dict[str, Any]:
-        """The state of PyTorch's own generators, where a network of the user's drew from them.
-
-        Nothing in gradmix does, but dropout does.
-        """
-        now = _global_random_state(self._training.fabric.device)
-        before = self._random
-        return {name: now[name] for name in now if not torch.equal(now[name], before[name])}
 
     # --- resuming ---------------------------------------------------------------------------
 
     def resume(self) -> bool:
-        """Go on where the file stands; False if there is none that could be continued.
+        """Resume from the file.
 
-        FileError if it is one of this run that does not fit it: then the training is spoilt.
+        Returns:
+            False if there is no file, or one of another run or version.
+
+        Raises:
+            FileError: If the file belongs to this run and is invalid, or is not a checkpoint.
         """
         remove_leftovers(self.path)
         if not self.path.exists():
             return False
-        self._refuse_others()
+        self._refuse_other_files()
         try:
-            state = read_archive(self.path, KIND)
+            state = read_state_file(self.path, KIND)
         except FileError as error:
-            self._say(f"starting anew: {error}")
+            self._say(f"starting again: {error}")
             return False
-        try:
-            other = _difference(state.get("about"), self._about)
-            if other:
-                self._say(f"starting anew: {self.path} is of another run ({other})")
-                return False
-            changed = self._version_note(state["versions"])
-            self._load(state)
-        except Exception as error:
-            raise FileError(
-                f"{self.path} does not fit this run ({type(error).__name__}: {error}); remove it"
-            ) from error
-        self._say(f"resuming {self._where()}{changed}")
+        other = _difference(state.get("about"), self._about)
+        if other:
+            self._say(f"starting again: {self.path} belongs to another run ({other})")
+            return False
+        checked = validate(CheckpointState, state, self.path)
+        self._load(checked, state)
+        self._say(f"resuming {self._where()}{self._version_note(checked.versions)}")
         return True
 
-    def _refuse_others(self) -> None:
-        """FileError if the file is something else: a checkpoint must not take its place."""
-        if self.path.is_file():
-            with self.path.open("rb") as file:
-                if file.read(len(ZIP)) not in (b"", ZIP, bytes(len(ZIP))):  # zeros: after a crash
-                    raise FileError(f"{self.path} is no checkpoint; give another path")
+    def _refuse_other_files(self) -> None:
+        """Raise FileError if a checkpoint would overwrite a file of another kind."""
+        if not self.path.is_file():
+            raise FileError(f"{self.path} is not a regular file; give another path")
+        with self.path.open("rb") as file:
+            if file.read(len(ZIP)) not in (b"", ZIP, bytes(len(ZIP))):  # zeros: after a crash
+                raise FileError(f"{self.path} is not a checkpoint; give another path")
         try:
             kind = read_manifest(self.path).kind
-        except FileError:  # damaged, as far as anybody can tell
+        except FileError:  # damaged
             return
         if kind != KIND:
             raise FileError(f"{self.path} is a {kind}, not a checkpoint; give another path")
 
-    def _load(self, state: dict[str, Any]) -> None:
+    def _load(self, checked: CheckpointState, state: dict[str, Any]) -> None:
         training, device = self._training, self._training.fabric.device
         saved = state["training"]
-        check_structure(saved["method"]["structure"], self._largest)
-        for name in ("losses", "method"):  # generators take their state from the CPU
-            saved[name] = _to_device(saved[name], device)
-        training.load_state_dict(saved)
-        training.fabric.strategy.precision.load_state_dict(state["precision"])
-        self._record.load_state_dict(state["record"])
-        for name, seconds in state["seconds"].items():
-            setattr(training.seconds, name, float(seconds))
-        self.seconds_before = float(state["total_seconds"])
-        self._spent = float(state["saving_seconds"])
-        _set_global_random_state(state["random"], device)
+        try:
+            check_structure(saved["method"]["structure"], self._largest)
+            for name in ("losses", "method", "stage"):  # generators load their state from the CPU
+                saved[name] = _to_device(saved[name], device)
+            training.load_state_dict(saved)
+            training.fabric.strategy.precision.load_state_dict(state["precision"])
+            self._record.load_state_dict(state["record"])
+        except (GradMixError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            reason = f"{type(error).__name__}: " if not isinstance(error, GradMixError) else ""
+            raise FileError(
+                f"{self.path} does not fit this run: {reason}{error}; remove it"
+            ) from error
+        for name, seconds in checked.seconds:
+            setattr(training.seconds, name, seconds)
+        self.seconds_before, self._spent = checked.total_seconds, checked.saving_seconds
 
     def _version_note(self, saved: Mapping[str, str]) -> str:
         changed = [
-            f"{name} was {saved[name]} and is {here}"
+            f"{name} was {saved.get(name)} and is {here}"
             for name, here in self._versions.items()
-            if saved[name] != here
+            if saved.get(name) != here
         ]
-        return f"; {', '.join(changed)}: the bits may not be the same" if changed else ""
+        return f"; {', '.join(changed)}: results may differ in the last bits" if changed else ""
 
     def _where(self) -> str:
         at = self._training.position
@@ -212,67 +217,64 @@ class Checkpoint:
 
 
 def seed_on_file(path: str | os.PathLike[str]) -> int | None:
-    """The seed of the training that a checkpoint is of; None if there is none that says."""
+    """Return the seed of the training in a checkpoint; None if there is none."""
     try:
-        seed = read_archive(path, KIND)["about"].get("seed")
-    except (FileError, KeyError, AttributeError):
+        about = read_state_file(path, KIND).get("about")
+    except FileError:
         return None
+    seed = about.get("seed") if isinstance(about, dict) else None
     return seed if type(seed) is int and seed >= 0 else None
 
 
 def _data_of(training: Training) -> dict[str, Any]:
-    """Enough of the data to notice that it is not what it was."""
+    """Return enough about the data to notice that it changed."""
     benchmark = training.benchmark
     sizes = [[len(task.train.y), len(task.test.y)] for task in benchmark.tasks]
     return {"class_names": list(benchmark.class_names), "task_sizes": sizes}
 
 
 def _difference(saved: object, here: Mapping[str, Any]) -> str:
-    """What differs, in a few words; nothing if all is the same."""
+    """Return in a few words what differs; nothing if all is the same."""
     if not isinstance(saved, dict):
         return "it does not say which"
     for name in [*here, *saved]:
         if name not in saved or name not in here:
-            return f"{name} is not in both"
-        if isinstance(here[name], dict) and saved[name] != here[name]:
+            return f"only one of them has {name}"
+        if not _differ(saved[name], here[name]):
+            continue
+        if isinstance(here[name], dict):
             return _difference(saved[name], here[name])
-        if saved[name] != here[name]:
-            return f"{name} was {str(saved[name])[:60]} and is {str(here[name])[:60]}"
+        return f"{name} was {str(saved[name])[:60]} and is {str(here[name])[:60]}"
     return ""
 
 
+def _differ(saved: object, here: object) -> bool:
+    try:
+        return bool(saved != here)
+    except RuntimeError:  # a tensor with several values
+        return True
+
+
 def check_structure(structure: Mapping[str, Any], most: int) -> None:
-    """Networks have no more outputs or parts than `most`: checked before they grow."""
+    """Raise InputError if a network would have more outputs or parts than `most`."""
     for name, value in structure.items():
         if type(value) not in (int, bool) or not 0 <= value <= most:
-            raise ValueError(f"{name} is {value!r}, and {most} is the most there can be")
+            raise InputError(f"structure.{name} is {value!r}; the largest possible is {most}")
 
 
 def _bytes_in(value: Any) -> int:
-    """Of the tensors in a state."""
-    if isinstance(value, torch.Tensor):
+    """Return the size of the tensors in a state."""
+    if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return sum(map(_bytes_in, parts))
 
 
 def _to_device(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):
         return {key: _to_device(item, device) for key, item in value.items()}
     if isinstance(value, list):
         return [_to_device(item, device) for item in value]
     return value
-
-
-def _global_random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
-
-
-def _set_global_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    if "cpu" in state:
-        torch.set_rng_state(state["cpu"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

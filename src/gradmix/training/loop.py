@@ -1,22 +1,23 @@
 """The only training loop: from new-class data to rows of the accuracy matrix.
 
     new-class data ─┐
-                    ├─ batches B1∪B2 ─ partners ─ labels ─┐
-    replay memory ──┘    ▲                                ├─ blend ─ loss ─ step
-     planned each epoch: │ criterion → PairTable (S⁻, S*) ┘  each batch
-    after the task: memory.add → evaluate → one row of the accuracy matrix
+                    ├─ batch B1∪B2 ─ partners ─ blend ─ labels ─ loss ─ step
+    replay memory ──┘        ▲
+                             │ once per epoch: criterion → harmful pairs (S⁻), best partners (S*)
+    after the task: memory keeps exemplars → evaluate → one row of the accuracy matrix
 
-`Training.events()` is a generator: it yields a `StepDone`, `EpochDone` or `TaskDone` whenever
-one is, and whoever consumes them shows progress, saves or stops. What an epoch's batches are is
-planned by the method's `plan_epoch` and `Mixer.plan`; the stages of a step stand in its
-`train_step` (see `methods/base.py`) and in `Mixer.mix`. Where training stands is kept in plain
-counters, so `state_dict` is valid at every event and resumes exactly there.
+`Training.events()` is a generator of events: `StepDone`, `EpochDone` and `TaskDone`. Its consumer
+shows progress, saves checkpoints or stops. `methods/er.py` has the training step, `mixing/mixer.py`
+mixes a batch and `criterion/selector.py` finds the harmful pairs. The position of the training is
+kept in plain counters, so that `state_dict` is valid at every event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,24 +29,23 @@ from gradmix.data import Benchmark
 from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
-from gradmix.models import mlp_gradient
-from gradmix.training.evaluate import count_correct
+from gradmix.training.metrics import count_correct
 from gradmix.types import Samples, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-SOME = 32  # samples that are looked at after a task
+CHECKED = 32  # samples whose scores are checked after a task
 
 
 class StepDone(NamedTuple):
-    """One optimizer step; `loss` is still on the device."""
+    """One optimizer step."""
 
     task: int
     epoch: int
     step: int
     steps: int
-    loss: Tensor
+    loss: Tensor  # on the device
 
 
 class EpochDone(NamedTuple):
@@ -56,17 +56,17 @@ class EpochDone(NamedTuple):
     epoch: int
     epochs: int
     loss: float  # mean over the epoch's steps
-    negative_rate: float | None  # share of class pairs in S⁻, where there are pair tables
+    negative_rate: float | None  # share of class pairs in S⁻; None without the criterion
 
 
 class TaskDone(NamedTuple):
     """One task learned and evaluated."""
 
     task: int
-    correct: dict[str, Tensor]  # by predictor: (C,) test samples right, future classes included
+    correct: dict[str, Tensor]  # by predictor: correct test samples of each class, (C,)
     pair_counts: Tensor  # (C, C) how often each ordered class pair was mixed
     memory_size: int
-    replay_batch: int  # rows replayed per step: fewer than asked for if the memory is smaller
+    replay_batch: int  # rows replayed per step; fewer than requested if the memory is smaller
 
 
 Event = StepDone | EpochDone | TaskDone
@@ -74,7 +74,7 @@ Event = StepDone | EpochDone | TaskDone
 
 @dataclass
 class Position:
-    """Where training stands; counts what is finished."""
+    """The position of a training: how much is finished."""
 
     task: int = 0
     stage: int = 0
@@ -85,7 +85,7 @@ class Position:
 
 @dataclass
 class Seconds:
-    """Where the time went."""
+    """The time spent in each part of the training."""
 
     train: float = 0.0
     criterion: float = 0.0
@@ -94,7 +94,14 @@ class Seconds:
 
 @dataclass
 class Training:
-    """A method learning the tasks of a benchmark, one after another."""
+    """A method that learns the tasks of a benchmark, one after another.
+
+    Args:
+        benchmark: The tasks.
+        method: The method.
+        fabric: Gives device and precision.
+        transforms: Random transforms of training images.
+    """
 
     benchmark: Benchmark
     method: Method
@@ -109,10 +116,7 @@ class Training:
         self._losses: list[Tensor] = []
 
     def events(self) -> Iterator[Event]:
-        """Train from where `position` stands to the end of the last task.
-
-        Who changes the network in between, by hooks say, does so between epochs.
-        """
+        """Train from the present position to the end of the last task."""
         while self.position.task < len(self._tasks):
             yield from self._learn(self._tasks[self.position.task])
 
@@ -137,42 +141,36 @@ class Training:
         yield TaskDone(at.task - 1, correct, counts, len(method.memory), replay_batch)
 
     def end_stage(self) -> None:
-        """Let this be the last epoch of the stage; to be called when it is done."""
+        """End the stage with the present epoch; call it after an `EpochDone`."""
         self.position.epoch = max(self.position.epoch, self.method.stage.epochs)
 
     def _pool(self, task: Task) -> Pool:
         method = self.method
         generator = method.streams.device("transforms")
-        return Pool(task.train, method.past(), method.normalise, self.transforms, generator)
+        stored = method.stored_samples()
+        return Pool(task.train, stored, method.normalise, self.transforms, generator)
 
     def _train(self, stage: Stage) -> Iterator[Event]:
-        """All epochs of a stage. An incomplete last batch of new data is dropped."""
-        from lightning_fabric.plugins.precision import Precision  # loaded by whoever made a Fabric
-
-        at, method = self.position, self.method
-        optimizer, precision = method.optimizer, self.fabric.strategy.precision
-        samples = method.epoch_samples()
-        batch_size = min(method.settings.batch_size, samples)
-        steps = samples // batch_size
+        """Run all epochs of a stage; an incomplete last batch of new data is dropped."""
+        at, method, optimizer = self.position, self.method, self.method.optimizer
+        precision = self.fabric.strategy.precision
+        assert optimizer is not None
+        batch_size = min(method.settings.batch_size, method.epoch_samples())
+        steps = method.epoch_samples() // batch_size
         method.train_mode()
-        if at.step:  # continuing in the middle of an epoch
-            self._expect()
+        randomness = self._randomness()
+        if at.step:  # resumed in the middle of an epoch
+            self._read_ahead()
         while at.epoch < stage.epochs:
             if at.step == 0:
                 self._begin_epoch(steps, batch_size)
-                self._expect()
-            layers = method.layers_by_hand() if type(precision) is Precision else None
+                self._read_ahead()
             while at.step < steps:
                 started = perf_counter()
                 optimizer.zero_grad()
-                if layers is not None:  # of a small network: gradients written out, the same bits
-                    batch = method.mixed_batch(at.step)
-                    loss = mlp_gradient.cross_entropy(layers, batch.x, batch.targets)
-                    del batch
-                else:
-                    with precision.forward_context():
-                        loss = method.train_step(at.step)
-                    precision.backward(loss, None)
+                with precision.forward_context(), randomness():
+                    loss = method.train_step(at.step)
+                precision.backward(loss, None)
                 precision.optimizer_step(optimizer)
                 self._losses.append(loss.detach())
                 at.step += 1
@@ -181,20 +179,26 @@ class Training:
             at.epoch, at.step = at.epoch + 1, 0
             yield self._epoch_done(stage)
 
+    def _randomness(self) -> Callable[[], AbstractContextManager[None]]:
+        """Return a context for each step; it seeds the global generator of networks that use it."""
+        if not self.method.draws_randomly:
+            return nullcontext
+        return partial(self.method.streams.as_global, "dropout")
+
     def _begin_epoch(self, steps: int, batch_size: int) -> None:
-        """A new order of the task's data and, by the method, new pair tables and batches."""
+        """Draw a new order of the task's data; the method plans its batches."""
         started = perf_counter()
         generator = self.method.streams.device("batches")
         order = torch.randperm(
             self.method.epoch_samples(), generator=generator, device=self.fabric.device
         )
         self._losses = []
-        new = order[: steps * batch_size].view(steps, batch_size)
+        new = order[: steps * batch_size].view(steps, batch_size)  # (S, |B1|)
         self.method.begin_epoch(self.position.epoch, new)
         self.seconds.criterion += perf_counter() - started
 
-    def _expect(self) -> None:
-        """Let streamed data be read ahead."""
+    def _read_ahead(self) -> None:
+        """Let streamed data be read before the steps that need it."""
         assert self.method.new is not None
         self.method.pool.expect(self.method.new[self.position.step :].unbind())
 
@@ -205,23 +209,23 @@ class Training:
                 f"training diverged: the loss is {loss} in task {at.task + 1}, {stage.name} epoch "
                 f"{at.epoch}; try an lr below {self.method.settings.lr}"
             )
-        rate = self.method.mixer.judge.negative_rate
+        rate = self.method.selector.negative_rate
         return EpochDone(at.task, stage.name, at.epoch, stage.epochs, loss, rate)
 
     def _check_scores(self) -> None:
-        """After a task's last step, whose effect no loss has shown: look at some samples."""
+        """Check some scores after a task's last step, whose effect no loss has shown."""
         pool = self.method.pool
-        some = torch.arange(min(pool.num_new, SOME), device=pool.y.device)
-        if not bool((self.method.predict(pool.images(some)) < inf).all()):
+        some = torch.arange(min(pool.num_new, CHECKED), device=pool.y.device)
+        if not bool((self.method.predict(pool.inputs(some)) < inf).all()):
             raise DivergedError(
                 f"training diverged: scores are not finite after task {self.position.task + 1}; "
                 f"try an lr below {self.method.settings.lr}"
             )
 
     def evaluate(self) -> dict[str, Tensor]:
-        """Test samples classified right, by class, over all tasks, past and future.
+        """Return the number of correct test samples of each class, (C,), by predictor.
 
-        For each of the method's predictors, "main" first.
+        The test samples are those of all tasks, past and future.
         """
         started = perf_counter()
         num_classes = len(self.benchmark.class_names)
@@ -235,49 +239,93 @@ class Training:
         self.seconds.evaluate += perf_counter() - started
         return correct
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the training depends on, valid at every event.
+    # --- state ------------------------------------------------------------------------------
 
-        Between tasks there is no optimizer among it, nor a plan: every stage starts with new ones.
-        """
-        method = self.method.state_dict()
-        if not self.position.in_stage:
-            for name in ("optimizer", "new", "plan"):
-                del method[name]
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the rest of the training depends on; valid at every event."""
         return {
             "position": dict(vars(self.position)),
             "losses": torch.stack(self._losses) if self._losses else torch.empty(0),
-            "method": method,
+            "method": self.method.state_dict(),
+            "stage": self.method.stage_state_dict() if self.position.in_stage else None,
             "streams": self.method.streams.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand where the saved training stood; the next event is the one that came next there."""
-        self.position = Position(**state["position"])
+        """Resume a saved training; the next event is the one that came next there.
+
+        Raises:
+            InputError: If the state does not fit this training, which is then unusable.
+        """
+        self.position = at = Position(**state["position"])
         self._check_position()
         self._losses = list(state["losses"].unbind())
         method, saved = self.method, state["method"]
         method.rebuild(saved["structure"])
-        stage = None
-        if self.position.in_stage:
-            method.load_past(saved)
-            method.meet(self._pool(self._tasks[self.position.task]))
-            stage = method.stages()[self.position.stage]
-            if self.position.epoch > stage.epochs:
-                raise InputError(f"the epoch is {self.position.epoch} of {stage.epochs}")
-        method.load_state_dict(saved, stage)
+        method.load_memory(saved)
+        self._check_stored()
+        if at.in_stage:
+            self._check_seen(self._tasks[at.task])
+            method.set_pool(self._pool(self._tasks[at.task]))
+        method.load_state_dict(saved)
+        if at.in_stage:
+            stage = self._saved_stage()
+            method.load_stage_state_dict(state["stage"], stage, at.epoch)
+            self._check_batches()
         method.streams.load_state_dict(state["streams"])
 
     def _check_position(self) -> None:
         at = self.position
-        counts = (at.task, at.stage, at.epoch, at.step)
-        if not all(type(count) is int and count >= 0 for count in counts):
-            raise InputError(f"the position is {at}; it counts what is finished")
         between = not any((at.stage, at.epoch, at.step))
-        if not (at.in_stage is True or (at.in_stage is False and between)):
-            raise InputError(f"the position is {at}, neither in a stage nor between tasks")
+        if not (at.in_stage or between):
+            raise InputError(f"position: {at} is neither in a stage nor between tasks")
         if at.task + at.in_stage > len(self._tasks):
-            raise InputError(f"the position is {at}, of {len(self._tasks)} tasks")
+            raise InputError(f"position: {at} is beyond the {len(self._tasks)} tasks")
+
+    def _check_stored(self) -> None:
+        """Check that the saved samples have the form of the task's samples."""
+        x, own = self.method.stored_samples().x, self._tasks[0].train.x
+        if len(x) and (x.shape[1:] != own.shape[1:] or x.dtype != own.dtype):
+            raise InputError(
+                f"memory.x has samples of {x.dtype} {tuple(x.shape[1:])}, not of {own.dtype} "
+                f"{tuple(own.shape[1:])}"
+            )
+
+    def _check_seen(self, task: Task) -> None:
+        """Check the number of classes in the middle of a task."""
+        method, outputs = self.method, self.method.head.out_features
+        if not max(task.classes) < method.seen <= outputs or (
+            method.head_grows and method.seen != outputs
+        ):
+            raise InputError(f"structure.seen is {method.seen}, with {outputs} outputs")
+
+    def _saved_stage(self) -> Stage:
+        at, stages = self.position, self.method.stages()
+        if at.stage >= len(stages):
+            raise InputError(f"position.stage is {at.stage}; this task has {len(stages)} stages")
+        if at.epoch > stages[at.stage].epochs:
+            raise InputError(f"position.epoch is {at.epoch} of {stages[at.stage].epochs}")
+        return stages[at.stage]
+
+    def _check_batches(self) -> None:
+        """Check that the saved batches are those of an epoch of this pool."""
+        method, new = self.method, self.method.new
+        samples = method.epoch_samples()
+        batch_size = min(method.settings.batch_size, samples)
+        shape = (samples // batch_size, batch_size)
+        if new is None or tuple(new.shape) != shape:
+            raise InputError(f"stage.new does not have {shape[0]} batches of {shape[1]} samples")
+        if int(new.min()) < 0 or int(new.max()) >= samples:
+            raise InputError(f"stage.new has rows outside the {samples} samples of an epoch")
+        if (method.plan is not None) != method.plans:
+            raise InputError("stage.plan: it is missing, or this method does not plan")
+        if method.plan is not None and len(method.plan.y) != shape[0]:
+            raise InputError(f"stage.plan does not have {shape[0]} batches")
+        if self.position.step > shape[0] or len(self._losses) not in (self.position.step, shape[0]):
+            raise InputError(
+                f"position.step is {self.position.step} with {len(self._losses)} losses, of "
+                f"{shape[0]} steps"
+            )
 
 
 def _to_device(task: Task, device: torch.device) -> Task:

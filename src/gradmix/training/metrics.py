@@ -1,18 +1,47 @@
-"""Pure functions of the accuracy matrix: `matrix[l, t]` is the accuracy on task t after task l.
+"""Accuracy on samples, and metrics of the accuracy matrix.
+
+`matrix[l, t]` is the accuracy on task t after task l.
 
 >>> matrix = [[1.0, 0.0, 0.0], [0.8, 1.0, 0.0], [0.6, 0.9, 0.9]]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from gradmix.errors import InputError
+from gradmix.types import Samples
 
 Matrix = npt.ArrayLike
+EVALUATION_BATCH = 256  # larger batches are slower on CPUs, for convolutions by half
+
+
+def count_correct(
+    predict: Callable[[Tensor], Tensor],
+    samples: Samples,
+    normalise: Callable[[Tensor], Tensor],
+    num_classes: int,
+) -> Tensor:
+    """Return the number of correctly classified samples of each class, (C,), on the CPU.
+
+    Args:
+        predict: Returns class scores of network inputs, (B, C).
+        samples: Stored samples.
+        normalise: Turns stored samples into network inputs.
+        num_classes: Number of classes C.
+    """
+    right = torch.cat(
+        [
+            predict(normalise(x)).argmax(dim=1) == y
+            for x, y in zip(*(part.split(EVALUATION_BATCH) for part in samples), strict=True)
+        ]
+    )
+    return samples.y[right].bincount(minlength=num_classes).cpu()
 
 
 def _square(matrix: Matrix) -> npt.NDArray[np.float64]:

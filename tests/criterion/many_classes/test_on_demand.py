@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from criterion_cases import cases, make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_sketch import head_of, memory_weights
 
-from gradmix.criterion import PairsOnDemand, choose_search, make_sketch, pair_tables
+from gradmix.criterion import choose_search, pair_tables
 from gradmix.criterion.many_classes import shortlist
+from gradmix.criterion.many_classes.on_demand import PairsOnDemand
 from gradmix.criterion.many_classes.shortlist import (
     SHORTLISTS,
     Clusters,
@@ -17,6 +16,7 @@ from gradmix.criterion.many_classes.shortlist import (
     class_vectors,
     k_means,
 )
+from gradmix.criterion.many_classes.sketch import make_sketch
 from gradmix.errors import InputError, UnknownNameError
 
 searches = st.sampled_from(list(SHORTLISTS))
@@ -28,8 +28,8 @@ def on_demand(case, search, **sizes):
     sketch = make_sketch(
         X.float(),
         y,
-        type(head_of(case))(*(None if p is None else p.float() for p in head_of(case))),
-        memory_weights(case).float(),
+        type(case.linear_head)(*(None if p is None else p.float() for p in case.linear_head)),
+        case.weights.float(),
         **sizes,
     )
     return PairsOnDemand(sketch, RATIOS, search)
@@ -41,28 +41,26 @@ def needs(search):
 
 
 @pytest.mark.parametrize("search", SHORTLISTS)
-@given(case=cases, seed=st.integers(0, 100))
+@given(data=st.data(), seed=st.integers(0, 100))
 @settings(max_examples=30, deadline=None)
-def test_few_classes_are_judged_as_by_tables(search, case, seed):
+def test_few_classes_have_the_pairs_of_full_tables(cases, search, data, seed):
     """Five classes are all on the shortlist, and a sample of all outputs is exact."""
+    case = data.draw(cases)
     needs(search)
     pairs = on_demand(case, search)
     bias = case.head.bias is not None
     tables = pair_tables(case.exemplars, case.remembered, RATIOS, bias=bias)
     generator = torch.Generator().manual_seed(seed)
-    size = len(tables[0].classes)
-    own = torch.randint(size, (3, 8), generator=generator)
-    rows = torch.stack([torch.randperm(8, generator=generator) for _ in range(3)])
-    which = [1, 0, 1]
-    judge = pairs.for_batches(which)
-    classes = tables[0].classes
-    harmful = judge.harmful(classes[own], rows)
-    best = judge.best(classes[own], harmful)
-    for step, at in enumerate(which):
-        scores = tables[at].scores
+    classes = tables.classes
+    own, other = torch.randint(len(classes), (2, 3, 8), generator=generator)
+    which = torch.tensor([[1], [0], [1]])
+    harmful = pairs.harmful(which, classes[own], classes[other])
+    best = pairs.best(which, classes[own], harmful)
+    for step, at in enumerate(which.flatten()):
+        scores = tables.scores[at]
         close = 1e-4 * scores.abs().max().clamp(min=1.0)
         for k in range(8):
-            score = scores[own[step, k], own[step, rows[step, k]]]
+            score = scores[own[step, k], other[step, k]]
             assert harmful[step, k] == (score < 0) or abs(score) < close
             if harmful[step, k]:
                 found = scores[own[step, k], torch.searchsorted(classes, best[step, k])]
@@ -72,11 +70,11 @@ def test_few_classes_are_judged_as_by_tables(search, case, seed):
 
 
 @pytest.mark.parametrize("search", SHORTLISTS)
-def test_of_many_classes_the_best_found_is_nearly_the_best(search):
+def test_of_many_classes_the_best_found_is_nearly_the_best(search, make_case):
     needs(search)
     case = make_case([2] * 400, 16, 0, 0.7, 0.3, True, 0)
     pairs = on_demand(case, search, tail=1000)
-    (table, _) = pair_tables(case.exemplars, case.remembered, RATIOS)
+    table, _ = pair_tables(case.exemplars, case.remembered, RATIOS).tables
     rows = torch.arange(0, 400, 7)
     best = pairs.optimal(torch.zeros_like(rows), rows)
     scores = table.scores[rows]
@@ -86,7 +84,7 @@ def test_of_many_classes_the_best_found_is_nearly_the_best(search):
 
 
 @pytest.mark.parametrize("search", SHORTLISTS)
-def test_a_state_goes_on_to_the_same_answers(search):
+def test_a_state_goes_on_to_the_same_answers(search, make_case):
     needs(search)
     case = make_case([2] * 50, 6, 0, 3.0, 0.3, True, 1)
     pairs = on_demand(case, search, top=4, tail=8, generator=torch.Generator().manual_seed(0))
@@ -100,7 +98,7 @@ def test_a_state_goes_on_to_the_same_answers(search):
     assert torch.equal(pairs.negative(table, own, other), again.negative(table, own, other))
 
 
-def test_each_pair_is_scored_once_and_the_rate_is_of_those_met(monkeypatch):
+def test_each_pair_is_scored_once_and_the_rate_is_of_those_met(monkeypatch, make_case):
     case = make_case([2] * 6, 4, 0, 1.0, 0.3, True, 2)
     pairs = on_demand(case, "clusters")
     asked = []
@@ -113,10 +111,10 @@ def test_each_pair_is_scored_once_and_the_rate_is_of_those_met(monkeypatch):
     assert pairs.negative_rate == pytest.approx(float(found[1:].double().mean()))
 
 
-def test_class_vectors_of_a_whole_sample_are_the_mean_gradients():
+def test_class_vectors_of_a_whole_sample_are_the_mean_gradients(make_case):
     case = make_case([3, 2, 4], 5, 2, 1.0, 0.3, True, 4)
     X, z, y = case.exemplars
-    sketch = make_sketch(X, y, head_of(case), memory_weights(case), top=2, tail=100)
+    sketch = make_sketch(X, y, case.linear_head, case.weights, top=2, tail=100)
     found = class_vectors(sketch)
     delta = z.softmax(1) - torch.nn.functional.one_hot(y, 5)
     gradient, bias = sketch.rows[:, 1], sketch.biases[:, 1]
@@ -131,12 +129,13 @@ def test_class_vectors_of_a_whole_sample_are_the_mean_gradients():
 
 def sketch_of(case):
     X, _, y = case.exemplars
-    return make_sketch(X, y, head_of(case), memory_weights(case), top=8, tail=1000)
+    return make_sketch(X, y, case.linear_head, case.weights, top=8, tail=1000)
 
 
-@given(case=cases, lam=st.floats(0.05, 0.95))
+@given(data=st.data(), lam=st.floats(0.05, 0.95))
 @settings(max_examples=30, deadline=None)
-def test_products_are_the_linearised_criterion_but_for_what_is_of_the_first_class(case, lam):
+def test_products_are_the_linearised_criterion_but_for_what_is_of_the_first_class(cases, data, lam):
+    case = data.draw(cases)
     sketch = sketch_of(case)
     X, h, v, u = class_vectors(sketch)
     linear = Linearised(sketch)
@@ -148,7 +147,7 @@ def test_products_are_the_linearised_criterion_but_for_what_is_of_the_first_clas
 
 
 @pytest.mark.parametrize("search", SHORTLISTS)
-def test_candidates_are_the_best_by_the_linearised_criterion(search):
+def test_candidates_are_the_best_by_the_linearised_criterion(search, make_case):
     """If every cluster looks at all classes; and faiss's index of a few is exact."""
     needs(search)
     sketch = sketch_of(make_case([2] * 60, 8, 0, 0.7, 0.3, True, 3))
@@ -161,7 +160,7 @@ def test_candidates_are_the_best_by_the_linearised_criterion(search):
 
 
 @pytest.mark.parametrize("search", SHORTLISTS)
-def test_a_search_that_does_not_look_at_all_misses_little(search, monkeypatch):
+def test_a_search_that_does_not_look_at_all_misses_little(search, monkeypatch, make_case):
     needs(search)
     monkeypatch.setattr(shortlist, "FLAT", 100)
     sketch = sketch_of(make_case([2] * 400, 16, 0, 0.7, 0.3, True, 0))

@@ -1,41 +1,30 @@
 """Scores from a sketch against the exact ones, which a sketch of everything must give."""
 
 import torch
-from criterion_cases import cases, make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmix.criterion import PAIRINGS, memory_gradient, pair_table
-from gradmix.criterion.many_classes.blocked import Described, score_rows
 from gradmix.criterion.many_classes.sketch import logits_pass, make_sketch, pair_scores
 from gradmix.criterion.reference import reference_pair_table
-from gradmix.types import LinearHead
 
 pairings = st.sampled_from(PAIRINGS)
-
-
-def memory_weights(case):
-    return case.memory.double() / case.memory.sum()
-
-
-def head_of(case):
-    bias = None if case.head.bias is None else case.head.bias.detach()
-    return LinearHead(case.head.weight.detach(), bias)
 
 
 def sketched(case, lam, pairing, at_once=7, **sizes):
     """The whole table, pair by pair."""
     X, _, y = case.exemplars
-    sketch = make_sketch(X, y, head_of(case), memory_weights(case), pairing=pairing, **sizes)
+    sketch = make_sketch(X, y, case.linear_head, case.weights, pairing=pairing, **sizes)
     size = len(sketch.classes)
     own, other = torch.cartesian_prod(torch.arange(size), torch.arange(size)).view(-1, 2).unbind(1)
     ratio = torch.full((size**2,), lam, dtype=torch.float64)
     return pair_scores(sketch, own, other, ratio, pairing, block=at_once).view(size, size)
 
 
-@given(cases, pairings, st.integers(1, 12), st.sampled_from([1, 50, 10**6]))
+@given(st.data(), pairings, st.integers(1, 12), st.sampled_from([1, 50, 10**6]))
 @settings(max_examples=40, deadline=None)
-def test_a_sample_of_all_outputs_gives_the_reference(case, pairing, top, block):
+def test_a_sample_of_all_outputs_gives_the_reference(cases, data, pairing, top, block):
+    case = data.draw(cases)
     bias = case.head.bias is not None
     args = (case.exemplars, case.remembered, case.lam)
     expected = reference_pair_table(*args, bias=bias, pairing=pairing).scores
@@ -44,33 +33,13 @@ def test_a_sample_of_all_outputs_gives_the_reference(case, pairing, top, block):
     assert (found - expected).abs().max() <= 1e-9 * size
 
 
-@given(cases, pairings, st.sampled_from([1, 9, 10**6]))
-@settings(max_examples=40, deadline=None)
-def test_blocked_rows_are_those_of_the_reference(case, pairing, block):
-    bias = case.head.bias is not None
-    args = (case.exemplars, case.remembered, case.lam)
-    expected = reference_pair_table(*args, bias=bias, pairing=pairing).scores
-    order = case.exemplars.labels.argsort(stable=True)
-    samples = Described(
-        case.exemplars.embeddings[order],
-        case.exemplars.labels[order],
-        head_of(case),
-        memory_gradient(case.remembered, bias=bias),
-    )
-    rows = torch.arange(len(expected)).flip(0)
-    found = torch.cat(list(score_rows(samples, rows, case.lam, pairing=pairing, block=block)))
-    size = expected.abs().max().clamp(min=1.0)
-    assert (found.flip(0) - expected).abs().max() <= 1e-9 * size
-
-
-@given(cases, st.sampled_from([1, 20, 10**6]))
+@given(st.data(), st.sampled_from([1, 20, 10**6]))
 @settings(max_examples=30, deadline=None)
-def test_the_logits_pass_gives_the_memorys_gradient_and_the_favourites(case, block):
+def test_the_logits_pass_gives_the_memorys_gradient_and_the_favourites(cases, data, block):
+    case = data.draw(cases)
     X, z, y = case.exemplars
     order = y.argsort(stable=True)
-    gradient, top = logits_pass(
-        X[order], y[order], head_of(case), memory_weights(case)[order], 3, block
-    )
+    gradient, top = logits_pass(X[order], y[order], case.linear_head, case.weights[order], 3, block)
     expected = memory_gradient(case.remembered, bias=case.head.bias is not None)
     torch.testing.assert_close(gradient.weight, expected.weight)
     assert (gradient.bias is None) == (expected.bias is None)
@@ -83,7 +52,7 @@ def test_the_logits_pass_gives_the_memorys_gradient_and_the_favourites(case, blo
         assert not len(others) or others.max() <= mean[favourites[1:]].min() + 1e-12
 
 
-def test_a_small_sample_is_near_the_exact_scores():
+def test_a_small_sample_is_near_the_exact_scores(make_case):
     """400 outputs of which 16 are exact and 64 sampled: the signs agree, the errors are small."""
     case = make_case([2] * 300, 16, 100, 0.7, 0.3, True, 0)
     exact = pair_table(case.exemplars, case.remembered, case.lam)
@@ -95,7 +64,7 @@ def test_a_small_sample_is_near_the_exact_scores():
     assert ((found < 0) == exact.negative).double().mean() > 0.97
 
 
-def test_only_some_exemplars_are_scored_but_all_make_the_gradient():
+def test_only_some_exemplars_are_scored_but_all_make_the_gradient(make_case):
     case = make_case([5, 4, 3], 4, 0, 1.0, 0.3, True, 3)
     X, z, y = case.exemplars
     few = torch.cat([(y == label).nonzero().squeeze(1)[:2] for label in y.unique()])

@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folder_cases import Files, packed, png, two_classes, unpacked
 
 from gradmix.data import from_folder
 from gradmix.data.image_folders.classes import find_classes, image_names, list_images
-from gradmix.data.image_folders.source import FileTree
+from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import InputError
 
 
-def test_the_last_fifth_of_each_class_is_held_out(tmp_path: Path) -> None:
-    files = {f"many/{k:02}.png": png(k) for k in range(10)} | {
-        f"few/{k}.png": png(50 + k) for k in range(2)
+def test_the_last_fifth_of_each_class_is_held_out(make: Any, tmp_path: Path) -> None:
+    files = {f"many/{k:02}.png": make.png(k) for k in range(10)} | {
+        f"few/{k}.png": make.png(50 + k) for k in range(2)
     }
-    listing = list_images(FileTree(unpacked(tmp_path, files)))
+    listing = list_images(FileSource(make.unpacked(tmp_path, files)))
     assert listing.classes == ("few", "many")
     assert listing.names[: listing.num_train] == [
         "few/0.png",
@@ -30,7 +29,7 @@ def test_the_last_fifth_of_each_class_is_held_out(tmp_path: Path) -> None:
     assert data.test.y.tolist() == [0, 1, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("make", [unpacked, packed])
+@pytest.mark.parametrize("kind", ["unpacked", "packed"])
 @pytest.mark.parametrize(
     ("names", "classes"),
     [
@@ -42,9 +41,13 @@ def test_the_last_fifth_of_each_class_is_held_out(tmp_path: Path) -> None:
         ("bus/0 bus/1 train/2 train/3 test/4 test/5", {"bus": 2, "test": 2, "train": 2}),
     ],
 )
-def test_what_is_a_class(tmp_path: Path, make: Any, names: str, classes: dict[str, int]) -> None:
-    tree = FileTree(make(tmp_path / "f", {f"{name}.png": b"" for name in names.split()}))
-    _, found = find_classes(tree)
+def test_what_is_a_class(
+    tmp_path: Path, make: Any, kind: str, names: str, classes: dict[str, int]
+) -> None:
+    tree = FileSource(
+        getattr(make, kind)(tmp_path / "f", {f"{name}.png": b"" for name in names.split()})
+    )
+    found = find_classes(tree).images
     assert {name: len(images) for name, images in found.items()} == classes
     assert list_images(tree).classes == tuple(classes)
 
@@ -61,23 +64,23 @@ def test_what_is_a_class(tmp_path: Path, make: Any, names: str, classes: dict[st
         ("a/0", ["a/0.png"]),
     ],
 )
-def test_the_part_to_test_on(tmp_path: Path, names: str, images: list[str]) -> None:
+def test_the_part_to_test_on(make: Any, tmp_path: Path, names: str, images: list[str]) -> None:
     files = {f"{name}.png": b"" for name in names.split()}
-    for tree in (unpacked(tmp_path / "f", files), packed(tmp_path / "f.zip", files)):
-        assert find_classes(FileTree(tree), "test")[1] == {"a": images}
+    for tree in (make.unpacked(tmp_path / "f", files), make.packed(tmp_path / "f.zip", files)):
+        assert find_classes(FileSource(tree), "test").images == {"a": images}
 
 
-def test_no_part_to_test_on(tmp_path: Path) -> None:
-    path = unpacked(tmp_path / "f", {"train/a/0.png": b"", "train/b/0.png": b""})
+def test_no_part_to_test_on(make: Any, tmp_path: Path) -> None:
+    path = make.unpacked(tmp_path / "f", {"train/a/0.png": b"", "train/b/0.png": b""})
     with pytest.raises(InputError, match=r"none called test or val; .* give .*f/train"):
-        find_classes(FileTree(path), "test")
+        find_classes(FileSource(path), "test")
 
 
-def test_all_images_in_whatever_folders(tmp_path: Path) -> None:
+def test_all_images_in_whatever_folders(make: Any, tmp_path: Path) -> None:
     names = ("0.png", "a/._0.png", "a/0.png", "a/b/1.JPG", "a/x.txt", ".thumbs/0.png")
-    path = unpacked(tmp_path / "f", dict.fromkeys(names, b""))
-    (path / "linked").symlink_to(unpacked(tmp_path / "g", {"2.png": b""}), True)
-    assert image_names(FileTree(path)) == ["0.png", "a/0.png", "a/b/1.JPG", "linked/2.png"]
+    path = make.unpacked(tmp_path / "f", dict.fromkeys(names, b""))
+    (path / "linked").symlink_to(make.unpacked(tmp_path / "g", {"2.png": b""}), True)
+    assert image_names(FileSource(path)) == ["0.png", "a/0.png", "a/b/1.JPG", "linked/2.png"]
 
 
 @pytest.mark.parametrize(
@@ -85,30 +88,63 @@ def test_all_images_in_whatever_folders(tmp_path: Path) -> None:
     [
         ({"train/a/0.png": b"", "train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: an empty"),
         ({"train/a/0.png": b""}, "has a folder train but none called test or val; .*give .*train"),
-        ({"train/a/0.png": b"", "test/b/1.png": b""}, "train has a class 'a' that test lacks"),
+        ({"train/a/0.png": b"", "test/b/1.png": b""}, "class 'a' is in train but not in test"),
         (
             {"train/a/0.png": b"", "test/a/1.png": b"", "test/b/1.png": b""},
-            "test has a class 'b' that train lacks",
+            "class 'b' is in test but not in train",
         ),
-        ({"train/0.png": b"", "test/a/1.png": b""}, "train: has no folders of classes"),
-        ({"0.png": b""}, "has no folders of classes"),
-        ({"a/0.png": b"", "b/0.png": b""}, "a: has 1 image; with no test folder"),
+        ({"train/0.png": b"", "test/a/1.png": b""}, "train: has no class folders"),
+        ({"0.png": b""}, "has no class folders"),
+        ({"a/0.png": b"", "b/0.png": b""}, "a: has 1 image; without a test folder"),
     ],
 )
-def test_bad_layouts(tmp_path: Path, files: Files, message: str) -> None:
+def test_bad_layouts(make: Any, tmp_path: Path, files: dict[str, bytes], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        from_folder(unpacked(tmp_path / "f", files))
+        from_folder(make.unpacked(tmp_path / "f", files))
     with pytest.raises(InputError, match=message):
-        from_folder(packed(tmp_path / "f.zip", files))
+        from_folder(make.packed(tmp_path / "f.zip", files))
 
 
-def test_empty_folder_of_a_class(tmp_path: Path) -> None:
-    unpacked(tmp_path, two_classes())
+@pytest.mark.parametrize("kind", ["unpacked", "packed"])
+def test_files_that_are_not_used_are_counted(tmp_path: Path, make: Any, kind: str) -> None:
+    names = ["a/0.png", "a/1.png", "b/2.gif", "b/3.jp2"]
+    names += [
+        "a/x.txt",
+        "a/y.TXT",
+        "b/below/z.txt",
+        "b/film.mp4",
+        "b/drawing.eps",
+        "b/no_extension",
+    ]
+    names += ["loose.png", "README.md"]
+    names += ["a/Thumbs.db", "a/.DS_Store", "b/desktop.ini", ".cache/x.txt", "__MACOSX/a/0.png"]
+    path = getattr(make, kind)(tmp_path / "f", dict.fromkeys(names, b""))
+    found = find_classes(FileSource(path))
+    assert found.images == {"a": ["a/0.png", "a/1.png"], "b": ["b/2.gif", "b/3.jp2"]}
+    assert found.skipped == (
+        f"{path}: skipped 6 files without an image extension: "
+        "3 .txt, 1 .eps, 1 .mp4, 1 without any",
+        f"{path}: skipped 1 image that is beside the class folders and not in one",
+    )
+    assert list_images(FileSource(path)).skipped == found.skipped
+
+
+def test_both_parts_count_their_files(tmp_path: Path, make: Any) -> None:
+    names = ["train/a/0.png", "train/a/x.txt", "test/a/1.png", "test/a/y.csv"]
+    path = make.unpacked(tmp_path / "f", dict.fromkeys(names, b""))
+    assert list_images(FileSource(path)).skipped == (
+        f"{path}/train: skipped 1 file without an image extension: 1 .txt",
+        f"{path}/test: skipped 1 file without an image extension: 1 .csv",
+    )
+
+
+def test_empty_folder_of_a_class(make: Any, tmp_path: Path) -> None:
+    make.unpacked(tmp_path, make.two_classes())
     (tmp_path / "test" / "cow").mkdir()
     with pytest.raises(InputError, match="test/cow: an empty class folder"):
         from_folder(tmp_path)
 
 
 def test_all_real_photos_are_listed(real_photos: Path) -> None:
-    listing = list_images(FileTree(real_photos))
+    listing = list_images(FileSource(real_photos))
     assert (len(listing.names), listing.num_train, len(listing.classes)) == (25000, 20000, 10)

@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from folder_cases import Files, encoded, packed, picture, png, two_classes, unpacked
 from PIL import Image
 
 from gradmix.data import StreamedImages, from_folder, load_dataset, split_into_tasks
 from gradmix.data.image_folders.classes import list_images
 from gradmix.data.image_folders.dataset import read_imagenet
-from gradmix.data.image_folders.source import FileTree
-from gradmix.errors import CorruptFileError, DataNotFoundError, InputError, UnknownNameError
+from gradmix.data.image_folders.source import FileSource
+from gradmix.errors import (
+    CorruptFileError,
+    DataNotFoundError,
+    DataWarning,
+    InputError,
+    UnknownNameError,
+)
 
 
 def pixels(image: Image.Image) -> np.ndarray:
@@ -25,63 +30,65 @@ def pixels(image: Image.Image) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["folder", "zip"])
 @pytest.mark.parametrize("prefix", ["", "photos/", "a/b/"])
 @pytest.mark.parametrize("test", ["test", "val"])
-def test_train_and_test_folders(tmp_path: Path, kind: str, prefix: str, test: str) -> None:
-    files = {f"{prefix}{k.replace('test', test)}": v for k, v in two_classes().items()}
+def test_train_and_test_folders(
+    make: Any, tmp_path: Path, kind: str, prefix: str, test: str
+) -> None:
+    files = {f"{prefix}{k.replace('test', test)}": v for k, v in make.two_classes().items()}
     files["README.txt"] = b"beside"
-    make = unpacked if kind == "folder" else packed
-    data = from_folder(make(tmp_path / "mine.zip", files))
+    write = make.unpacked if kind == "folder" else make.packed
+    data = from_folder(write(tmp_path / "mine.zip", files))
     assert data.name == ("mine.zip" if kind == "folder" else "mine")
     assert data.class_names == ("cat", "dog")
     assert data.train.y.tolist() == [0, 0, 0, 1, 1]
     assert data.test.y.tolist() == [0, 1]
     assert data.skipped == ()
     for row, seed in enumerate([10, 11, 12, 0, 1]):
-        assert np.array_equal(data.train.x[row].numpy(), pixels(picture(seed)))
-    assert np.array_equal(data.test.x[0].numpy(), pixels(picture(21)))
+        assert np.array_equal(data.train.x[row].numpy(), pixels(make.picture(seed)))
+    assert np.array_equal(data.test.x[0].numpy(), pixels(make.picture(21)))
     assert data.mean == pytest.approx(data.train.x.double().mean(dim=(0, 2, 3)).tolist())
     assert data.std == pytest.approx(
         data.train.x.double().std(dim=(0, 2, 3), correction=0).tolist()
     )
 
 
-def test_what_counts_as_an_image(tmp_path: Path) -> None:
+def test_what_counts_as_an_image(make: Any, tmp_path: Path) -> None:
     files = {
-        "a/1.jpg": encoded(picture(1), "JPEG"),
-        "a/2.JPEG": encoded(picture(2), "JPEG"),
-        "a/3.png": png(3),
-        "a/below/4.bmp": encoded(picture(4), "BMP"),
-        "a/5.webp": encoded(picture(5), "WEBP", lossless=True),
-        "a/6.ppm": encoded(picture(6), "PPM"),
-        **{f"b/{k}.PNG": png(10 + k) for k in range(2)},
+        "a/1.jpg": make.encoded(make.picture(1), "JPEG"),
+        "a/2.JPEG": make.encoded(make.picture(2), "JPEG"),
+        "a/3.png": make.png(3),
+        "a/below/4.bmp": make.encoded(make.picture(4), "BMP"),
+        "a/5.webp": make.encoded(make.picture(5), "WEBP", lossless=True),
+        "a/6.ppm": make.encoded(make.picture(6), "PPM"),
+        **{f"b/{k}.PNG": make.png(10 + k) for k in range(2)},
         "a/.hidden.png": b"",
         "a/notes.txt": b"",
         ".git/x.png": b"",
         "__MACOSX/a/1.jpg": b"",
     }
-    listing = list_images(FileTree(unpacked(tmp_path / "f", files)))
-    assert list_images(FileTree(packed(tmp_path / "f.zip", files))).names == listing.names
+    listing = list_images(FileSource(make.unpacked(tmp_path / "f", files)))
+    assert list_images(FileSource(make.packed(tmp_path / "f.zip", files))).names == listing.names
     assert [name for name, k in zip(listing.names, listing.labels, strict=True) if k == 0] == [
         *("a/1.jpg", "a/2.JPEG", "a/3.png", "a/5.webp", "a/6.ppm", "a/below/4.bmp"),
     ]
-    data = from_folder(tmp_path / "f")
+    with pytest.warns(DataWarning, match=r"f: skipped 1 file without an image extension: 1 \.txt"):
+        data = from_folder(tmp_path / "f")
+    (reason,) = data.skipped
+    assert reason.endswith("1 .txt")
     for row, seed in ((2, 3), (3, 5), (4, 6)):
-        assert np.array_equal(data.train.x[row].numpy(), pixels(picture(seed)))
-    assert np.array_equal(data.test.x[0].numpy(), pixels(picture(4)))
+        assert np.array_equal(data.train.x[row].numpy(), pixels(make.picture(seed)))
+    assert np.array_equal(data.test.x[0].numpy(), pixels(make.picture(4)))
 
 
-def one_each(first: bytes, second: bytes, third: bytes | None = None) -> Files:
-    third = second if third is None else third
-    return {"train/a/0.png": first, "train/b/1.png": second, "test/a/2.png": third} | {
-        "test/b/3.png": third
-    }
-
-
-def test_grey_only_if_all_are(tmp_path: Path) -> None:
-    grey, colour = picture(1, mode="L"), picture(2)
-    alone = from_folder(unpacked(tmp_path / "1", one_each(encoded(grey), encoded(grey))))
+def test_grey_only_if_all_are(make: Any, tmp_path: Path) -> None:
+    grey, colour = make.picture(1, mode="L"), make.picture(2)
+    alone = from_folder(
+        make.unpacked(tmp_path / "1", make.one_each(make.encoded(grey), make.encoded(grey)))
+    )
     assert alone.train.x.shape == (2, 1, 4, 4)
     assert len(alone.mean) == 1
-    mixed_path = unpacked(tmp_path / "2", one_each(encoded(grey), encoded(colour)))
+    mixed_path = make.unpacked(
+        tmp_path / "2", make.one_each(make.encoded(grey), make.encoded(colour))
+    )
     mixed = from_folder(mixed_path)
     assert mixed.train.x.shape == (2, 3, 4, 4)
     assert np.array_equal(mixed.train.x[0].numpy(), np.repeat(pixels(grey), 3, axis=0))
@@ -90,24 +97,24 @@ def test_grey_only_if_all_are(tmp_path: Path) -> None:
     assert from_folder(tmp_path / "1", channels=3).train.x.shape == (2, 3, 4, 4)
 
 
-def test_uncommon_modes(tmp_path: Path) -> None:
+def test_uncommon_modes(make: Any, tmp_path: Path) -> None:
     deep = np.array([[0, 256], [0x1234, 0xFFFF]], dtype=np.uint16)
-    palette = picture(1, 2, 2).quantize(4)
+    palette = make.picture(1, 2, 2).quantize(4)
     palette.info["transparency"] = bytes([0, 255, 255, 255])
-    files = one_each(
-        encoded(Image.fromarray(deep)),
-        encoded(palette, transparency=bytes([0, 255, 255, 255])),
-        encoded(picture(3, 2, 2, mode="CMYK"), "JPEG"),
+    files = make.one_each(
+        make.encoded(Image.fromarray(deep)),
+        make.encoded(palette, transparency=bytes([0, 255, 255, 255])),
+        make.encoded(make.picture(3, 2, 2, mode="CMYK"), "JPEG"),
     )
-    files["train/a/1.png"] = png(4, 2, 2, mode="RGBA")
-    data = from_folder(unpacked(tmp_path, files))
+    files["train/a/1.png"] = make.png(4, 2, 2, mode="RGBA")
+    data = from_folder(make.unpacked(tmp_path, files))
     assert data.train.x[0].tolist() == [[[0, 1], [0x12, 0xFF]]] * 3
-    assert np.array_equal(data.train.x[1].numpy(), pixels(picture(4, 2, 2, mode="RGBA"))[:3])
+    assert np.array_equal(data.train.x[1].numpy(), pixels(make.picture(4, 2, 2, mode="RGBA"))[:3])
     assert np.array_equal(data.train.x[2].numpy(), pixels(palette.convert("RGBA"))[:3])
 
 
-def test_sizes_must_be_alike_or_given(tmp_path: Path) -> None:
-    path = unpacked(tmp_path, one_each(png(1, 6, 4), png(2, 4, 8)))
+def test_sizes_must_be_alike_or_given(make: Any, tmp_path: Path) -> None:
+    path = make.unpacked(tmp_path, make.one_each(make.png(1, 6, 4), make.png(2, 4, 8)))
     with pytest.raises(InputError) as caught:
         from_folder(path)
     for part in ("train/a/0.png is 6x4", "train/b/1.png is 4x8", "give a size"):
@@ -115,9 +122,9 @@ def test_sizes_must_be_alike_or_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
-def test_shorter_side_then_centre(tmp_path: Path, resample: str) -> None:
-    wide, tall = picture(1, 60, 40), picture(2, 20, 30)
-    path = unpacked(tmp_path, one_each(encoded(wide), encoded(tall)))
+def test_shorter_side_then_centre(make: Any, tmp_path: Path, resample: str) -> None:
+    wide, tall = make.picture(1, 60, 40), make.picture(2, 20, 30)
+    path = make.unpacked(tmp_path, make.one_each(make.encoded(wide), make.encoded(tall)))
     data = from_folder(path, size=10, resample=resample)
     how = Image.Resampling[resample.upper()]
     first = wide.resize((15, 10), how).crop((2, 0, 12, 10))
@@ -126,28 +133,20 @@ def test_shorter_side_then_centre(tmp_path: Path, resample: str) -> None:
     assert np.array_equal(data.train.x[1].numpy(), pixels(second))
 
 
-def test_antialiased(tmp_path: Path) -> None:
+def test_antialiased(make: Any, tmp_path: Path) -> None:
     board = Image.fromarray((np.indices((64, 64)).sum(axis=0) % 2 * 255).astype(np.uint8))
-    path = unpacked(tmp_path, one_each(encoded(board), encoded(board)))
+    path = make.unpacked(tmp_path, make.one_each(make.encoded(board), make.encoded(board)))
     small = from_folder(path, size=8).train.x[:, :, 1:-1, 1:-1]
     assert 120 <= int(small.min()) <= int(small.max()) <= 135  # grey, not black or white
 
 
-def damaged() -> Files:
-    photo = encoded(picture(3, 32, 32), "JPEG")
-    files = {f"train/{c}/{k}.jpg": photo for c in "ab" for k in range(3)}
-    files |= {f"test/{c}/{k}.jpg": photo for c in "ab" for k in range(2)}
-    files["train/b/1.jpg"] = photo[: len(photo) // 2]
-    files["train/b/2.jpg"] = b"no image"
-    files["test/a/0.jpg"] = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n"
-    return files
-
-
 @pytest.mark.parametrize("options", [{}, {"size": 16}, {"size": 16, "channels": 3}])
 @pytest.mark.parametrize("kind", ["folder", "zip"])
-def test_corrupt_images_are_refused(tmp_path: Path, options: dict[str, int], kind: str) -> None:
-    make = unpacked if kind == "folder" else packed
-    path = make(tmp_path / "f", damaged())
+def test_corrupt_images_are_refused(
+    make: Any, tmp_path: Path, options: dict[str, int], kind: str
+) -> None:
+    write = make.unpacked if kind == "folder" else make.packed
+    path = write(tmp_path / "f", make.damaged())
     count = "3" if "channels" in options else "at least 3"  # else only headers are read by then
     with pytest.raises(CorruptFileError, match=rf"\({count} of 10 .*corrupt='skip'") as caught:
         from_folder(path, **options)  # type: ignore[arg-type]
@@ -156,9 +155,11 @@ def test_corrupt_images_are_refused(tmp_path: Path, options: dict[str, int], kin
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("options", [{}, {"size": 16, "channels": 3}])
-def test_corrupt_images_are_skipped(tmp_path: Path, options: dict[str, Any], stream: bool) -> None:
-    path = unpacked(tmp_path / "f", damaged())
-    with pytest.warns(UserWarning, match="3 images cannot be read and are left out; the first is"):
+def test_corrupt_images_are_skipped(
+    make: Any, tmp_path: Path, options: dict[str, Any], stream: bool
+) -> None:
+    path = make.unpacked(tmp_path / "f", make.damaged())
+    with pytest.warns(DataWarning, match="skipped 3 unreadable images; the first: "):
         data = from_folder(path, corrupt="skip", stream=stream, **options)
     assert data.train.y.tolist() == [0, 0, 0, 1]
     assert data.test.y.tolist() == [0, 1, 1]
@@ -171,12 +172,12 @@ def test_corrupt_images_are_skipped(tmp_path: Path, options: dict[str, Any], str
     assert int(batch.max()) > 0
 
 
-def test_a_class_of_corrupt_images_only(tmp_path: Path) -> None:
-    path = unpacked(tmp_path / "f", one_each(png(1), b"", png(2)))
-    with pytest.raises(InputError, match="no readable training image of class 'b' is left"):
+def test_a_class_of_corrupt_images_only(make: Any, tmp_path: Path) -> None:
+    path = make.unpacked(tmp_path / "f", make.one_each(make.png(1), b"", make.png(2)))
+    with pytest.raises(InputError, match="no training image of class 'b' can be read"):
         from_folder(path, corrupt="skip")
     with pytest.raises(CorruptFileError, match="no other image can be read either"):
-        from_folder(unpacked(tmp_path / "g", one_each(b"", b"")), corrupt="skip")
+        from_folder(make.unpacked(tmp_path / "g", make.one_each(b"", b"")), corrupt="skip")
 
 
 @pytest.mark.parametrize(
@@ -193,27 +194,27 @@ def test_a_class_of_corrupt_images_only(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options(
-    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+    make: Any, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    path = unpacked(tmp_path, two_classes())
+    path = make.unpacked(tmp_path, make.two_classes())
     with pytest.raises(error, match=message):
         from_folder(path, **options)
 
 
 def test_no_such_folder_and_no_zip(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFoundError, match="nowhere: no such folder or zip"):
+    with pytest.raises(DataNotFoundError, match="nowhere: no such file or folder"):
         from_folder(tmp_path / "nowhere")
     (tmp_path / "text.zip").write_text("text")
     with pytest.raises(CorruptFileError, match=r"text.zip: not a readable zip"):
         from_folder(tmp_path / "text.zip")
 
 
-def test_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unpacked(tmp_path / "photos", two_classes())
+def test_loaded_by_name(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make.unpacked(tmp_path / "photos", make.two_classes())
     monkeypatch.chdir(tmp_path)
     assert load_dataset("folder:photos").train.x.shape == (5, 3, 4, 4)
     assert load_dataset(f"folder:{tmp_path}/photos@8").train.x.shape == (5, 3, 8, 8)
-    unpacked(tmp_path / "photos@8", one_each(png(1), png(2)))
+    make.unpacked(tmp_path / "photos@8", make.one_each(make.png(1), make.png(2)))
     assert load_dataset("folder:photos@8").train.x.shape == (2, 3, 4, 4)
     assert load_dataset("folder:photos@8@2").train.x.shape == (2, 3, 2, 2)
     with pytest.raises(InputError, match="lacks a path"):
@@ -222,8 +223,8 @@ def test_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load_dataset("photos")
 
 
-def test_streamed_is_the_same(tmp_path: Path) -> None:
-    path = unpacked(tmp_path, two_classes())
+def test_streamed_is_the_same(make: Any, tmp_path: Path) -> None:
+    path = make.unpacked(tmp_path, make.two_classes())
     whole, lazy = (from_folder(path, size=3, stream=stream) for stream in (False, True))
     assert isinstance(lazy.train.x, StreamedImages)
     assert (lazy.mean, lazy.std) == (whole.mean, whole.std)
@@ -238,26 +239,28 @@ def test_streamed_is_the_same(tmp_path: Path) -> None:
         assert torch.equal(one.train.x, other.train.x.index_select(0, rows))
 
 
-def test_large_folders_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = unpacked(tmp_path, two_classes())
+def test_large_folders_are_streamed(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make.unpacked(tmp_path, make.two_classes())
     monkeypatch.setattr("gradmix.data.image_folders.dataset._IN_MEMORY", 7 * 48 - 1)
     assert isinstance(from_folder(path).train.x, StreamedImages)
     monkeypatch.setattr("gradmix.data.image_folders.dataset._IN_MEMORY", 7 * 48)
     assert isinstance(from_folder(path).train.x, torch.Tensor)
 
 
-def test_imagenet(cache: Path) -> None:
-    with pytest.raises(DataNotFoundError, match=r"image-net.org, where you must register"):
+def test_imagenet(make: Any, cache: Path) -> None:
+    with pytest.raises(DataNotFoundError, match=r"register at image-net.org"):
         load_dataset("imagenet")
     files = {
-        f"{part}/{wnid}/{wnid}_{k}.JPEG": encoded(picture(k, 30, 20), "JPEG")
+        f"{part}/{wnid}/{wnid}_{k}.JPEG": make.encoded(make.picture(k, 30, 20), "JPEG")
         for part, count in (("train", 3), ("val", 1))
         for wnid in ("n02", "n01")
         for k in range(count)
     }
     files["test/ILSVRC2012_test_00000001.JPEG"] = b""  # without labels
-    folder = unpacked(cache / "imagenet", files)
-    with pytest.raises(InputError, match=r"has 2 classes, and ImageNet 1000; .*folder:.*@224"):
+    folder = make.unpacked(cache / "imagenet", files)
+    with pytest.raises(InputError, match=r"has 2 classes, but ImageNet has 1000; .*folder:.*@224"):
         load_dataset("imagenet")
     data = read_imagenet(folder, num_classes=2)
     assert data.class_names == ("n01", "n02")
@@ -267,7 +270,7 @@ def test_imagenet(cache: Path) -> None:
     assert data.train.x.index_select(0, torch.tensor([5])).shape == (1, 3, 224, 224)
 
 
-def test_real_photos(real_photos: Path, tmp_path: Path) -> None:
+def test_real_photos(make: Any, real_photos: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(real_photos) as archive:
         names = [
             f"cifar10-jpeg/{part}/{name}/{k:04}.jpg"
@@ -275,7 +278,7 @@ def test_real_photos(real_photos: Path, tmp_path: Path) -> None:
             for name in ("ship", "airplane")
             for k in range(count)
         ]
-        path = packed(tmp_path / "some.zip", {name: archive.read(name) for name in names})
+        path = make.packed(tmp_path / "some.zip", {name: archive.read(name) for name in names})
     data = load_dataset(f"folder:{path}")
     assert data.class_names == ("airplane", "ship")
     assert data.train.x.shape == (400, 3, 32, 32)

@@ -20,7 +20,7 @@ def write(folder, name, sizes, mode="RGB"):
 def test_one_size_is_kept(tmp_path):
     write(tmp_path, "b", [(20, 10)] * 2)
     write(tmp_path, "a", [(20, 10)])
-    x, labels, classes = read_folder(tmp_path)
+    x, labels, classes, _ = read_folder(tmp_path)
     assert x.shape == (3, 3, 10, 20)
     assert (labels, classes) == ([0, 1, 1], ("a", "b"))
 
@@ -42,7 +42,7 @@ def test_others_are_resized(tmp_path, sizes, given, shape):
 def test_grey_stays_grey_and_train_is_what_is_read(tmp_path):
     write(tmp_path / "train", "a", [(9, 9)], "L")
     write(tmp_path / "test", "a", [(9, 9)] * 5, "L")
-    x, labels, _ = read_folder(tmp_path)
+    x, labels, _, _ = read_folder(tmp_path)
     assert x.shape == (1, 1, 9, 9)
     assert labels == [0]
 
@@ -76,7 +76,7 @@ def test_single_files(tmp_path):
 def test_what_cannot_be_read(tmp_path):
     with pytest.raises(DataNotFoundError):
         read_folder(tmp_path / "none")
-    with pytest.raises(InputError, match="no folders of classes"):
+    with pytest.raises(InputError, match="no class folders"):
         read_folder(tmp_path)
     write(tmp_path, "a", [(9, 9)])
     (tmp_path / "a" / "x.png").write_bytes(b"no picture")
@@ -95,7 +95,7 @@ def damage(path):
 def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
     write(tmp_path, "a", [(9, 9)] * 3)
     write(tmp_path, "b", [(9, 9)] * 2)
-    whole, labels, _ = read_folder(tmp_path, **given)
+    whole, labels, *_ = read_folder(tmp_path, **given)
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
     damage(tmp_path / "b" / "0.png")
     count = "2" if "shape" in given else "at least 1"  # else only headers are read by then
@@ -105,12 +105,12 @@ def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
     ):
         read_folder(tmp_path, **given)
     said = []
-    x, kept, classes = read_folder(tmp_path, **given, skip=said.append)
+    x, kept, classes, _ = read_folder(tmp_path, **given, skip=said.append)
     assert (x == whole[[0, 2, 4]]).all()
     assert kept == [labels[row] for row in (0, 2, 4)] == [0, 0, 1]
     assert classes == ("a", "b")
     (text,) = said
-    assert text.startswith("2 of 5 images cannot be read and are left out; the first: ")
+    assert text.startswith("skipped 2 of 5 images that cannot be read; the first: ")
     assert "1.png" in text
     for path in tmp_path.rglob("*.png"):
         damage(path)
@@ -166,7 +166,7 @@ def test_links_that_lead_back_and_pipes(tmp_path):
     (tmp_path / "other" / "back").symlink_to(tmp_path / "photos", True)
     assert read_folder(tmp_path / "photos")[1] == [0, 1]
     os.mkfifo(tmp_path / "photos" / "a" / "1.png")
-    with pytest.raises(CorruptFileError, match="it is no file"):
+    with pytest.raises(CorruptFileError, match="not a file"):
         read_folder(tmp_path / "photos")
 
 
@@ -179,7 +179,7 @@ def zipped(tmp_path, **kinds):
 
 def test_a_file_that_would_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("gradmix.data.image_folders.source.LARGEST_FILE", 10)
-    with pytest.raises(CorruptFileError, match="bytes, of 10 at most"):
+    with pytest.raises(CorruptFileError, match="bytes; at most 10 are read"):
         read_folder(zipped(tmp_path))
 
 

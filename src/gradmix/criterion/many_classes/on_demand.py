@@ -1,9 +1,9 @@
-"""The criterion for many classes: pairs are scored when batches meet them, none is stored.
+"""The criterion for many classes: score a class pair when a batch contains it.
 
-S⁻ is asked for the pairs of a plan, S* for the classes among them that need a replacement. The
-exact criterion has a table of all pairs, whose time grows with the cube of the number of classes
-and whose memory with its square; here both grow little faster than the number itself once the
-logits are there (docs/performance.md).
+A full table takes time that grows with the cube of the number of classes and memory that grows
+with its square. Here S⁻ is computed for the pairs in the batches only, and S* for the classes
+whose partner is replaced. Both costs then grow slightly faster than the number of classes, once
+the logits are computed (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -15,28 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmix.criterion.many_classes.shortlist import SHORTLISTS, Clusters, Neighbours, require_faiss
+from gradmix.criterion.many_classes.shortlist import SHORTLISTS, Clusters, Neighbours
 from gradmix.criterion.many_classes.sketch import BLOCK_ELEMENTS, Sketch, pair_scores
 from gradmix.errors import UnknownNameError
 
-SEARCHES = ("auto", "exact", *SHORTLISTS)
-MOST_EXACT = 1000
-"""Classes up to which "auto" is exact; there both cost about the same."""
-
-
-def choose_search(search: str, classes: int) -> str:
-    """The way that "auto" means for a number of classes; any other is itself."""
-    if search not in SEARCHES:
-        raise UnknownNameError("criterion", search, SEARCHES)
-    if search == "neighbours":
-        require_faiss()
-    if search != "auto":
-        return search
-    return "exact" if classes <= MOST_EXACT else "clusters"
-
 
 class PairsOnDemand:
-    """S⁻ and S* of the pairs that are asked for, each at one of some mixing ratios."""
+    """S⁻ and S*, computed for the class pairs that are asked for."""
 
     def __init__(
         self,
@@ -57,19 +42,33 @@ class PairsOnDemand:
 
     @property
     def negative_rate(self) -> float:
-        """The share in S⁻ of the pairs asked for; 0 before any was."""
+        """The share in S⁻ of the pairs asked for; 0 before the first."""
         return self._negative / max(self._asked, 1)
 
     def score(self, own: Tensor, other: Tensor, lam: Tensor) -> Tensor:
-        """Scores of class pairs, given by their places among the classes."""
+        """Return the scores of class pairs, given as positions among the classes."""
         return pair_scores(self.sketch, own, other, lam, self._pairing, self._block)
 
-    def for_batches(self, which: Sequence[int]) -> BatchPairs:
-        """For batches of which each goes by the ratio that `which` says."""
-        return BatchPairs(self, torch.tensor(which, device=self.sketch.top.device)[:, None])
+    @property
+    def number(self) -> int:
+        """The number of mixing ratios."""
+        return len(self.ratios)
+
+    def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
+        """Whether each pair of labels is in S⁻, (S, B)."""
+        own, other = (torch.searchsorted(self.sketch.classes, labels) for labels in (y, partner_y))
+        table = which.expand_as(own)
+        return self.negative(table.flatten(), own.flatten(), other.flatten()).view_as(own)
+
+    def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
+        """The label S* of each label where `wanted`, (S, B); elsewhere the label itself."""
+        own = torch.searchsorted(self.sketch.classes, y[wanted])
+        result = y.clone()
+        result[wanted] = self.sketch.classes[self.optimal(which.expand_as(y)[wanted], own)]
+        return result
 
     def negative(self, table: Tensor, own: Tensor, other: Tensor) -> Tensor:
-        """Whether pairs of places are in S⁻ at the given ratios; every pair is scored once."""
+        """Whether pairs of positions are in S⁻ at the given ratios; each pair is scored once."""
         number = len(self.sketch.classes)
         pairs, back = ((table * number + own) * number + other).unique(return_inverse=True)
         first, other = pairs // number, pairs % number
@@ -79,7 +78,7 @@ class PairsOnDemand:
         return harmful[back]
 
     def optimal(self, table: Tensor, own: Tensor) -> Tensor:
-        """The place of the best partner found for each of these; every class is searched once."""
+        """Return the position of the best partner of each class; each class is searched once."""
         number = len(self.sketch.classes)
         wanted = (table * number + own).unique()
         wanted = wanted[self._best.flatten()[wanted] < 0]
@@ -100,7 +99,7 @@ class PairsOnDemand:
         return torch.tensor(self.ratios, dtype=torch.float64, device=table.device)[table]
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it; the shortlist is made anew."""
+        """Return everything except the shortlist, which is rebuilt."""
         return {
             "sketch": self.sketch._asdict(),
             "ratios": self.ratios,
@@ -113,31 +112,11 @@ class PairsOnDemand:
     def from_state_dict(
         cls, state: dict[str, Any], pairing: str, block: int = BLOCK_ELEMENTS
     ) -> PairsOnDemand:
-        """As it was saved."""
+        """Rebuild saved pairs."""
+        if state["search"] not in SHORTLISTS:
+            raise UnknownNameError("search", state["search"], SHORTLISTS)
         sketch = Sketch(**state["sketch"])
         pairs = cls(sketch, state["ratios"], state["search"], pairing, block)
         pairs._best = state["best"].clone()
         pairs._asked, pairs._negative = state["asked"]
         return pairs
-
-
-class BatchPairs:
-    """What draws of partners ask, as `mixing.partners.Tables` answers it."""
-
-    def __init__(self, pairs: PairsOnDemand, which: Tensor) -> None:
-        self._pairs, self._which = pairs, which  # (S, 1)
-
-    def harmful(self, y: Tensor, rows: Tensor) -> Tensor:
-        """Whether each row's class and that of its partner in the batch are a pair in S⁻."""
-        own = torch.searchsorted(self._pairs.sketch.classes, y)
-        table, other = self._which.expand_as(own), own.gather(1, rows)
-        found = self._pairs.negative(table.flatten(), own.flatten(), other.flatten())
-        return found.view_as(own)
-
-    def best(self, y: Tensor, wanted: Tensor) -> Tensor:
-        """S* where `wanted`, as labels; elsewhere the class itself."""
-        classes = self._pairs.sketch.classes
-        own = torch.searchsorted(classes, y[wanted])
-        result = y.clone()
-        result[wanted] = classes[self._pairs.optimal(self._which.expand_as(y)[wanted], own)]
-        return result

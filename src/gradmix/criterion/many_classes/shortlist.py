@@ -1,18 +1,18 @@
-"""Which classes are worth scoring as the best partner of a class, where all are too many.
+"""Shortlists: the classes worth scoring as best partner, if there are too many to score all.
 
-The gradient of a mix is near the mix of the gradients, and with that
+The gradient of a mix is close to the mix of the gradients. With this approximation
 
     score(a, b) ≈ λ² u_a + λ(1−λ) (h_a · X_b + h_b · X_a + v_a + v_b) + (1−λ)² u_b
 
-where δ = softmax(z) − y, h = Ḡ_wᵀ δ, v = ḡ_b · δ and u = δ · s: but for what is of a alone, an
-inner product of a query of a and a key of b (`Linearised`). The softmax of a mix keeps it from
-being the score, but the best partners are among its best. Two ways to find those without all K²
-products; `on_demand.py` scores them and takes the best.
+where δ = softmax(z) − y, h = Ḡ_wᵀ δ, v = ḡ_b · δ and u = δ · s. Apart from terms of a alone, this
+is an inner product of a query of a and a key of b (`Linearised`). The best partners are among those
+with the largest products. Two searches find these without computing all K² products;
+`on_demand.py` scores the candidates and takes the best.
 
-* "clusters". Classes that resemble each other have like partners. The mean query of each of √K
-  clusters finds many candidates, and each class of it chooses among them by its own query.
-* "neighbours". An index of nearest neighbours (faiss) finds them. With one more coordinate all keys
-  have the same length, and then the largest inner product is the smallest distance.
+* "clusters": similar classes have similar partners. The mean query of each of √K clusters finds
+  many candidates, and each class of the cluster chooses among them by its own query.
+* "neighbours": an index of nearest neighbours (faiss) finds them. One more coordinate gives all
+  keys the same length; the largest inner product is then the smallest distance.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from gradmix.criterion.many_classes.sketch import (
 from gradmix.errors import InputError
 
 SHORTLIST = 16
-WIDE = 4096  # candidates that the classes of a cluster choose among
-FLAT = 6000  # classes up to which the index compares all; faiss wants 39 for each of its lists
+WIDE = 4096  # candidates of a cluster
+FLAT = 6000  # largest number of classes that the index compares exhaustively
 
 
 class ClassVectors(NamedTuple):
-    """Means over a class's exemplars."""
+    """Means over the exemplars of each class."""
 
     X: Tensor  # (K, d)
     h: Tensor  # (K, d)
@@ -49,7 +49,7 @@ class ClassVectors(NamedTuple):
 
 
 def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
-    """Of every class in a sketch, with the softmax of its samples as far as the sketch knows it."""
+    """Return the vectors of every class in a sketch; the sketch estimates the softmax."""
     position = torch.repeat_interleave(sketch.counts)
     width = 2 * sketch.top.shape[1] * sketch.embeddings.shape[1] + 4 * len(sketch.tail)
     every = torch.arange(len(position), device=position.device)
@@ -57,7 +57,7 @@ def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
     X = sketch.embeddings
     h, v, u = torch.empty_like(X), X.new_empty(len(X)), X.new_empty(len(X))
     for index in every.split(max(1, block // width)):
-        # Into one place: many small results between large blocks would leave memory in pieces.
+        # Write into one tensor: many small results between large blocks would fragment memory.
         h[index], v[index], u[index] = _sample_vectors(
             sketch, outputs, X[index], position[index], place
         )
@@ -73,7 +73,7 @@ def class_vectors(sketch: Sketch, block: int = BLOCK_ELEMENTS) -> ClassVectors:
 def _sample_vectors(
     sketch: Sketch, outputs: Outputs, X: Tensor, position: Tensor, place: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """h, v and u of samples of the classes at `position`."""
+    """Return h (n, d), v (n,) and u (n,) of samples of the classes at `position`."""
     top = sketch.top[position]
     z, s = (values.squeeze(1) for values in outputs.at(top, X[:, None]))
     named = named_in_tail(place[top], len(sketch.tail))
@@ -99,17 +99,17 @@ class Linearised:
         self._own = torch.cat([X, h, torch.ones_like(v)[:, None]], 1)
 
     def queries(self, own: Tensor, lam: Tensor | float) -> Tensor:
-        """Of the classes at `own`, (N, 2 d + 2); products with keys rise with the score."""
+        """Return queries of the classes at `own`, (N, 2 d + 2), to multiply with the keys."""
         ratio = torch.as_tensor(lam).to(self.keys).expand(len(own))[:, None]
         return torch.cat([ratio * self._own[own], 1 - ratio], 1)
 
     def every(self, lam: float) -> Tensor:
-        """The queries of all classes."""
+        """Return the queries of all classes, (K, 2 d + 2)."""
         return self.queries(torch.arange(len(self.keys), device=self.keys.device), lam)
 
 
 class Clusters:
-    """Candidates among those that are best for a whole cluster of classes."""
+    """Finds candidates among those that suit a whole cluster of classes."""
 
     def __init__(self, sketch: Sketch, size: int = SHORTLIST, wide: int = WIDE) -> None:
         self._linear = linear = Linearised(sketch)
@@ -121,7 +121,7 @@ class Clusters:
         self._shared: dict[float, Tensor] = {}
 
     def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
-        """Places of classes for those at `own`, (N, shortlist)."""
+        """Return positions of candidates for the classes at `own`, (N, shortlist)."""
         result = own.new_empty(len(own), self._size)
         for ratio in lam.unique().tolist():
             if ratio not in self._shared:
@@ -136,7 +136,7 @@ class Clusters:
         return result
 
     def _of_clusters(self, lam: float) -> Tensor:
-        """What the classes of each cluster choose among, (clusters, wide)."""
+        """Return the candidates of each cluster, (clusters, wide)."""
         keys, sizes = self._linear.keys, self._cluster.bincount()
         total = keys.new_zeros(len(sizes), keys.shape[1])
         total.index_add_(0, self._cluster, self._linear.every(lam))
@@ -145,13 +145,13 @@ class Clusters:
 
 
 class Neighbours:
-    """Candidates by faiss's index of nearest neighbours."""
+    """Finds candidates with faiss's index of nearest neighbours."""
 
     def __init__(self, sketch: Sketch, size: int = SHORTLIST) -> None:
         faiss: Any = importlib.import_module("faiss")
         self._linear = linear = Linearised(sketch)
         self._size = min(size, len(linear.keys))
-        # Columns of queries are brought to one size, which keys undo: distances depend on it.
+        # Scale the columns of queries to one size and the keys inversely; products stay the same.
         self._scale = linear.every(0.5).pow(2).mean(0).sqrt().clamp(min=1e-20)
         keys = linear.keys * self._scale
         keys = keys / keys.norm(dim=1).amax().clamp(min=1e-20)
@@ -170,7 +170,7 @@ class Neighbours:
         self._index.add(points)
 
     def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
-        """Places of classes for those at `own`, (N, shortlist); -1 where there are no more."""
+        """Return positions of candidates for the classes at `own`, (N, shortlist); -1 for none."""
         queries = F.normalize(self._linear.queries(own, lam) / self._scale, dim=1)
         points = F.pad(queries, (0, 1)).float().cpu().numpy()
         return torch.from_numpy(self._index.search(points, self._size)[1]).to(own.device)
@@ -181,10 +181,9 @@ def _mean_norm(rows: Tensor) -> float:
 
 
 def k_means(points: Tensor, number: int, rounds: int = 5) -> Tensor:
-    """The cluster of every point, (n,).
+    """Return the cluster of every point, (n,), by Lloyd's algorithm from evenly spaced points.
 
-    Lloyd's algorithm from evenly spaced points: it needs no luck, for clusters only guide a search.
-    Clusters that end up empty are dropped.
+    The start is deterministic, because clusters only guide a search. Empty clusters are dropped.
     """
     centres = points[torch.linspace(0, len(points) - 1, number, device=points.device).long()]
     for _ in range(rounds):
@@ -197,14 +196,14 @@ def k_means(points: Tensor, number: int, rounds: int = 5) -> Tensor:
 
 
 def _nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """The centre nearest to each point."""
+    """Return the centre nearest to each point, (n,)."""
     half = centres.pow(2).sum(1) / 2
     step = max(1, BLOCK_ELEMENTS // len(centres))
     return torch.cat([(half - part @ centres.T).argmin(1) for part in points.split(step)])
 
 
 def require_faiss() -> None:
-    """Say what to do if it is not there: it is an extra."""
+    """Raise InputError with the remedy if faiss, an extra, is not installed."""
     if importlib.util.find_spec("faiss") is None:
         raise InputError(
             "criterion is 'neighbours', which needs faiss: pip install 'gradmix[many]', or give "

@@ -1,13 +1,13 @@
-"""Scores of chosen class pairs in time and memory that do not grow with the square of classes.
+"""Scores of chosen class pairs, without time or memory that grows with the square of classes.
 
-The softmax of a mix of two samples has its weight on the few outputs that either of them favours;
-the rest is a long tail of small terms. A sketch keeps, for every class, the `top` outputs that its
-exemplars favour, on which scores are exact, and one random sample of all outputs, from which the
-sum over the tail is estimated. With the sample as large as the head the score is the exact one.
+The softmax of a mix of two samples has its weight on the few outputs that either sample favours;
+the rest is a long tail of small terms. For every class, a sketch keeps the `top` outputs that its
+exemplars favour, where scores are exact. One random sample of all outputs estimates the sum over
+the tail. If this sample is as large as the head, the score is exact.
 
-Logits and projections are linear in the embedding, so those of a mix, where they are needed, are
-inner products of the mixed embedding with rows of the head and of ḡ_buf. All logits are needed
-only once, block by block, to find the favourites and ḡ_buf.
+Logits and projections are linear in the embedding. Those of a mix are therefore inner products
+of the mixed embedding with rows of the head and of ḡ_buf. All logits are needed only once, block
+by block, to find the favourites and ḡ_buf.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradmix.criterion.gradients import HeadGradient
-from gradmix.criterion.pairing import class_positions
+from gradmix.criterion.many_classes.pairing import class_positions
+from gradmix.criterion.scores import HeadGradient
 from gradmix.types import LinearHead
 
 TOP = 64
 TAIL = 1024
 MOST_EXEMPLARS = 8
 BLOCK_ELEMENTS = 2**21
-"""How many numbers are computed at once; a few such blocks are alive at a time.
-
-Larger ones leave the processor's caches and are slower."""
+"""Numbers computed at once; a few such blocks are in memory at a time. Larger blocks do not fit
+the processor's caches and are slower."""
 
 
 class Sketch(NamedTuple):
-    """What is kept of K classes; n are their exemplars, M the sample pairs of a class pair."""
+    """What is kept of K classes with n exemplars and M sample pairs per class pair."""
 
     classes: Tensor  # (K,) the class labels
-    counts: Tensor  # (K,) exemplars used of each
-    left: Tensor  # (K, M) the exemplar that a class gives to each pair, as the first
-    right: Tensor  # (K, M) and as the second
+    counts: Tensor  # (K,) exemplars of each class
+    left: Tensor  # (K, M) the exemplar of each class in sample pair m, as first
+    right: Tensor  # (K, M) the same, as second
     embeddings: Tensor  # (n, d)
-    rows: Tensor  # (C, 2, d) of the head and of ḡ_buf
+    rows: Tensor  # (C, 2, d) weights of the head and of ḡ_buf
     biases: Tensor  # (C, 2)
-    top: Tensor  # (K, T) favourite outputs, its own label first
-    tail: Tensor  # (R,) the sample of outputs, in order
+    top: Tensor  # (K, T) favourite outputs of each class, its own label first
+    tail: Tensor  # (R,) the random sample of outputs, sorted
 
 
 def logits_pass(
@@ -52,9 +51,17 @@ def logits_pass(
     top: int,
     block: int = BLOCK_ELEMENTS,
 ) -> tuple[HeadGradient, Tensor]:
-    """ḡ_buf, with `weights` (n,) of the exemplars, and every class's favourites, (K, T).
+    """Return ḡ_buf and the favourite outputs of every class, (K, T).
 
-    Samples are in order of their labels. The only part whose cost grows with n · C.
+    This is the only part whose cost grows with n · C.
+
+    Args:
+        embeddings: (n, d), sorted by label.
+        labels: (n,), sorted.
+        head: The last layer.
+        weights: Weight of each exemplar in ḡ_buf, (n,).
+        top: Number of favourite outputs T.
+        block: Numbers computed at once.
     """
     classes, counts = labels.unique_consecutive(return_counts=True)
     outputs = len(head.weight)
@@ -67,7 +74,7 @@ def logits_pass(
         delta = head(x).softmax(1)
         position = torch.repeat_interleave(counts[first:last])
         each = x.new_zeros(last - first, outputs).index_add_(0, position, delta)
-        each[torch.arange(last - first), classes[first:last]] = torch.inf  # its own comes first
+        each[torch.arange(last - first), classes[first:last]] = torch.inf  # own label first
         favourites[first:last] = each.topk(top, dim=1).indices
         delta[torch.arange(len(y)), y] -= 1
         delta.mul_(weights[start:end, None])
@@ -77,7 +84,7 @@ def logits_pass(
 
 
 def _blocks_of_classes(counts: Tensor, samples: int) -> list[tuple[int, int, int, int]]:
-    """Whole classes in blocks of about so many samples: first and last class, and sample."""
+    """Return blocks of whole classes: first and last class, first and last sample."""
     ends = [0, *counts.cumsum(0).tolist()]
     blocks, first = [], 0
     while first < len(counts):
@@ -102,9 +109,19 @@ def make_sketch(
     block: int = BLOCK_ELEMENTS,
     generator: torch.Generator | None = None,
 ) -> Sketch:
-    """Describe exemplars; up to `most` of each class are scored, ḡ_buf is of all by `weights`.
+    """Return the sketch of exemplars.
 
-    `weights` (n,) are 0 for what is not in memory, and sum to 1.
+    Args:
+        embeddings: (n, d).
+        labels: (n,).
+        head: The last layer.
+        weights: Weight of each exemplar in ḡ_buf, (n,): 0 outside the memory, with sum 1.
+        pairing: How exemplars of two classes are paired.
+        most: Largest number of exemplars of a class that are scored.
+        top: Number of favourite outputs of a class.
+        tail: Size of the random sample of outputs.
+        block: Numbers computed at once.
+        generator: Draws the sample of outputs.
     """
     order = labels.argsort(stable=True)
     embeddings, labels, weights = embeddings[order], labels[order], weights[order]
@@ -134,7 +151,7 @@ def describe(
     tail: int = TAIL,
     generator: torch.Generator | None = None,
 ) -> Sketch:
-    """The sketch, from what `logits_pass` found of exemplars in order of their labels."""
+    """Return the sketch of exemplars, sorted by label, from the results of `logits_pass`."""
     classes, counts = labels.unique_consecutive(return_counts=True)
     rank = torch.arange(len(labels), device=labels.device)
     rank -= torch.repeat_interleave(counts.cumsum(0) - counts, counts)
@@ -150,7 +167,7 @@ def describe(
 
 
 class Outputs:
-    """Logits and projections of embeddings at favourites and at the sample."""
+    """Computes logits and projections at the favourites and at the sample of outputs."""
 
     def __init__(self, sketch: Sketch) -> None:
         self._rows, self._biases = sketch.rows, sketch.biases
@@ -158,7 +175,7 @@ class Outputs:
         self._tail_bias = sketch.biases[sketch.tail].T.flatten()
 
     def at(self, top: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Of X (P, M, d) at favourites `top` (P, T), then at the sample: each (P, M, T + R)."""
+        """Return both for X (P, M, d), at favourites `top` (P, T) and the sample: (P, M, T + R)."""
         rows = take(self._rows, top).flatten(1, 2)  # (P, 2 T, d)
         on_top = (X @ rows.mT).unflatten(2, (-1, 2)) + take(self._biases, top)[:, None]
         flat = torch.addmm(self._tail_bias, X.flatten(0, 1), self._tail.T)
@@ -170,7 +187,7 @@ class Outputs:
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
-    """rows[index], which is far slower for long rows."""
+    """Return rows[index]; plain indexing is much slower for long rows."""
     chosen = rows.index_select(0, index.flatten())
     return chosen.view(*index.shape, *rows.shape[1:])
 
@@ -183,7 +200,10 @@ def pair_scores(
     pairing: str = "one-to-one",
     block: int = BLOCK_ELEMENTS,
 ) -> Tensor:
-    """Scores of class pairs, given by their places in `sketch.classes`; `lam` weights `own`."""
+    """Return the scores of class pairs, given as positions in `sketch.classes`, (P,).
+
+    The mixing ratios `lam` (P,) weight the class `own`.
+    """
     (tops, pairs), d = (sketch.top.shape[1], sketch.left.shape[1]), sketch.embeddings.shape[1]
     step = max(1, block // max(4 * tops * d, 4 * pairs * (2 * tops + len(sketch.tail))))
     place, outputs = places_in_tail(sketch), Outputs(sketch)
@@ -219,7 +239,7 @@ def _pair_scores(
 
 
 def _log_weights(sketch: Sketch, top_own: Tensor, top_other: Tensor, place: Tensor) -> Tensor:
-    """For how many outputs each stands, as logarithm, (P, 2 T + R): 0 times if named twice."""
+    """Return the log of how many outputs each column stands for, (P, 2 T + R); -inf if repeated."""
     outputs, size = len(sketch.rows), len(sketch.tail)
     ordered = top_own.sort(1).values
     nearest = torch.searchsorted(ordered, top_other).clamp(max=ordered.shape[1] - 1)
@@ -232,7 +252,7 @@ def _log_weights(sketch: Sketch, top_own: Tensor, top_other: Tensor, place: Tens
 
 
 def places_in_tail(sketch: Sketch) -> Tensor:
-    """Where each output stands in the sample, (C,); the sample's size if it is not in it."""
+    """Return the position of each output in the sample, (C,); the sample's size if absent."""
     size, device = len(sketch.tail), sketch.tail.device
     place = torch.full((len(sketch.rows),), size, device=device)
     place[sketch.tail] = torch.arange(size, device=device)
@@ -240,13 +260,13 @@ def places_in_tail(sketch: Sketch) -> Tensor:
 
 
 def named_in_tail(places: Tensor, size: int) -> Tensor:
-    """For rows of places in the sample, which of it they name, (P, R)."""
+    """Return which members of the sample each row of positions names, (P, R)."""
     named = torch.zeros(len(places), size + 1, dtype=torch.bool, device=places.device)
     return named.scatter_(1, places, True)[:, :size]
 
 
 def _used(sketch: Sketch, own: Tensor, other: Tensor, pairing: str) -> Tensor:
-    """Which of the M sample pairs belong to each class pair, (P, M)."""
+    """Return which of the M sample pairs belong to each class pair, (P, M)."""
     k = torch.arange(sketch.left.shape[1], device=own.device)
     a, b = sketch.counts[own, None], sketch.counts[other, None]
     if pairing == "one-to-one":

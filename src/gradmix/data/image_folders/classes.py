@@ -1,156 +1,166 @@
-"""Which images of a folder, or of a zip file of one, belong to which class.
+"""Which images of a folder, or of a zip file, belong to which class.
 
-Two layouts, at the top or in a single folder at the top:
+There are two layouts:
 
     train/<class>/*  test/<class>/*     the test folder may also be called val
     <class>/*                           the last images of every class become test images
 
-A single folder that has folders and no images of its own is taken for a wrapper, and the folders
-in it for classes; with images of its own it is a class. Likewise `train` is a class like others
-if it has images of its own and no test folder with folders of classes is beside it.
-Classes are sorted by name, images within a class too, and may lie in folders below. Files with
-other extensions than `EXTENSIONS` and hidden ones are not looked at.
+A folder that holds images is a class; otherwise its subfolders are the classes. A single folder
+around all others is therefore only a wrapper, and `train` is an ordinary class if it holds images
+and no folder of test classes is beside it. The images of a class may be in folders below. Classes,
+and the images of a class, are sorted by name.
+
+A file counts as an image if it has the extension of one; see `is_image_name`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from gradmix.data.image_folders.source import FileTree
+from gradmix.data.image_folders.decode import is_image_name
+from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import InputError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 _TEST_FOLDERS = ("test", "val")
+_EXAMPLES = ".jpg, .png or .tif"
+
+
+class ClassFolders(NamedTuple):
+    """The image names of each class, by the name of its folder, and what else there was."""
+
+    source: FileSource
+    images: dict[str, list[str]]
+    skipped: tuple[str, ...]  # a sentence for each reason why files are not used
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a folder: first all training images, then all test images."""
+    """The images of a data set: first all training images, then all test images."""
 
-    tree: FileTree
+    source: FileSource
     names: list[str]
     labels: list[int]
     num_train: int
     classes: tuple[str, ...]
+    skipped: tuple[str, ...] = ()  # a sentence for each reason why files are not used
 
     def keep(self, rows: Sequence[int]) -> Listing:
-        """Only some rows; InputError if a class loses all of its images."""
+        """Return the listing with some rows only; InputError if a class loses all its images."""
         names, labels = [self.names[row] for row in rows], [self.labels[row] for row in rows]
         num_train = sum(row < self.num_train for row in rows)
         for part, present in (("training", labels[:num_train]), ("test", labels[num_train:])):
             lost = sorted(set(range(len(self.classes))) - set(present))
             if lost:
                 raise InputError(
-                    f"{self.tree.describe('')}: no readable {part} image of class "
-                    f"{self.classes[lost[0]]!r} is left"
+                    f"{self.source.path_of('')}: no {part} image of class "
+                    f"{self.classes[lost[0]]!r} can be read"
                 )
-        return Listing(self.tree, names, labels, num_train, self.classes)
+        return Listing(self.source, names, labels, num_train, self.classes, self.skipped)
 
 
 def list_images(
-    tree: FileTree,
+    source: FileSource,
     *,
     test_fraction: float = 0.2,
     test_folders: Sequence[str] = _TEST_FOLDERS,
 ) -> Listing:
-    """Find the classes and images of a folder; InputError says what is not as it should be."""
-    tree, entries = _innermost(tree)
+    """Return the training and test images; InputError describes a layout that does not fit."""
+    source, entries = _inside_wrappers(source)
     if not _is_split(entries, test_folders):
-        by_class = _images_by_class(tree, entries, "")
-        return _hold_out(tree, by_class, test_fraction)
+        return _hold_out(_class_folders(source, entries), test_fraction)
     test = _test_folder(entries, test_folders)
     if test is None:
         raise InputError(
-            f"{tree.describe('')}: has a folder train but none called "
-            f"{' or '.join(test_folders)}; to hold out test images, give {tree.describe('train')}"
+            f"{source.path_of('')}: has a folder train but none called "
+            f"{' or '.join(test_folders)}; to hold out test images, "
+            f"give {source.path_of('train')}"
         )
-    train_images, test_images = (
-        _images_by_class(tree, _below(entries, part), f"{part}/") for part in ("train", test)
-    )
-    _check_same_classes(tree, train_images, test_images, test)
-    return _listing(tree, train_images, test_images)
+    train_images, test_images = (_class_folders(source, entries, part) for part in ("train", test))
+    _check_same_classes(source, train_images.images, test_images.images, test)
+    skipped = train_images.skipped + test_images.skipped
+    return _listing(source, train_images.images, test_images.images, skipped)
 
 
-def find_classes(
-    tree: FileTree, part: Literal["train", "test"] = "train"
-) -> tuple[FileTree, dict[str, list[str]]]:
-    """The images of each class, by the name of its folder; of that part if there are parts."""
-    tree, entries = _innermost(tree)
-    folder = _part_folder(tree, entries, part)
-    if folder is None:
-        return tree, _images_by_class(tree, entries, "")
-    return tree, _images_by_class(tree, _below(entries, folder), f"{folder}/")
+def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -> ClassFolders:
+    """Return the images of each class, of one part if the folder has a train and a test part."""
+    source, entries = _inside_wrappers(source)
+    return _class_folders(source, entries, _part_folder(source, entries, part))
 
 
-def has_test_classes(tree: FileTree) -> bool:
-    """Whether there are folders of classes to test on, beside those to train on."""
-    _, entries = _innermost(tree)
+def has_test_classes(source: FileSource) -> bool:
+    """Return whether there are folders of test classes beside those of training classes."""
+    _, entries = _inside_wrappers(source)
     test = _test_folder(entries, _TEST_FOLDERS)
     return _is_split(entries) and test is not None and bool(_folders(_below(entries, test)))
 
 
-def image_names(tree: FileTree) -> list[str]:
-    """All images, in whatever folders, sorted."""
-    return [entry for entry in tree.names() if _is_image(entry)]
+def image_names(source: FileSource) -> list[str]:
+    """Return the sorted names of all images, in any folder."""
+    return [entry for entry in source.names() if _is_image(entry)]
 
 
-def _part_folder(tree: FileTree, entries: Sequence[str], part: str) -> str | None:
-    """The folder of the part for training or for testing; None if there are no such parts."""
+def _part_folder(source: FileSource, entries: Sequence[str], part: str) -> str:
+    """Return the folder of the train or test part; "" if there are no such parts."""
     if part == "train":
-        return "train" if _is_split(entries) else None
+        return "train" if _is_split(entries) else ""
     test = _test_folder(entries, _TEST_FOLDERS)
     if _is_split(entries):
         if test is None:
             raise InputError(
-                f"{tree.describe('')}: has a folder train but none called "
-                f"{' or '.join(_TEST_FOLDERS)}; to measure on what is for training, give "
-                f"{tree.describe('train')}"
+                f"{source.path_of('')}: has a folder train but none called "
+                f"{' or '.join(_TEST_FOLDERS)}; to measure on the training images, "
+                f"give {source.path_of('train')}"
             )
         return test
-    return test if test is not None and _holds_classes(entries, test) else None
+    return test if test is not None and _holds_classes(entries, test) else ""
 
 
 def _is_split(entries: Sequence[str], test_folders: Sequence[str] = _TEST_FOLDERS) -> bool:
-    """Whether `train` has the classes, instead of being one."""
+    """Return whether `train` contains the classes and is not a class itself."""
     return "train" in _folders(entries) and any(
         _holds_classes(entries, folder) for folder in ("train", *test_folders)
     )
 
 
 def _test_folder(entries: Sequence[str], test_folders: Sequence[str]) -> str | None:
-    """The first of the test folders that has folders, else the first that is there."""
+    """Return the first test folder with subfolders, or else the first that exists."""
     present = [folder for folder in test_folders if folder in _folders(entries)]
     with_folders = [folder for folder in present if _folders(_below(entries, folder))]
     return next(iter([*with_folders, *present]), None)
 
 
-def _innermost(tree: FileTree) -> tuple[FileTree, list[str]]:
-    """The folder that has the classes, if all lies in one folder in another, and its entries."""
-    entries = tree.names()
+def _inside_wrappers(source: FileSource) -> tuple[FileSource, list[str]]:
+    """Return the folder that holds the classes, inside folders that only hold one folder."""
+    entries = source.names()
     while (
         len(only := _folders(entries)) == 1
         and only[0] != "train"
         and _holds_classes(entries, only[0])
     ):
-        tree = tree.within(only[0])
+        source = source.within(only[0])
         entries = _below(entries, only[0])
-    return tree, entries
+    return source, entries
 
 
-def _listing(tree: FileTree, train: dict[str, list[str]], test: dict[str, list[str]]) -> Listing:
+def _listing(
+    source: FileSource,
+    train: dict[str, list[str]],
+    test: dict[str, list[str]],
+    skipped: tuple[str, ...],
+) -> Listing:
     classes = tuple(sorted(train))
-    names: list[str] = []
-    labels: list[int] = []
-    counts: list[int] = []
-    for part in (train, test):
-        for label, folder in enumerate(classes):
-            names += part[folder]
-            labels += [label] * len(part[folder])
-        counts.append(len(names))
-    return Listing(tree, names, labels, counts[0], classes)
+    rows = [
+        (name, label)
+        for part in (train, test)
+        for label, folder in enumerate(classes)
+        for name in part[folder]
+    ]
+    names, labels = [name for name, _ in rows], [label for _, label in rows]
+    return Listing(source, names, labels, sum(map(len, train.values())), classes, skipped)
 
 
 def _folders(entries: Sequence[str]) -> list[str]:
@@ -158,64 +168,89 @@ def _folders(entries: Sequence[str]) -> list[str]:
 
 
 def _holds_classes(entries: Sequence[str], folder: str) -> bool:
-    """Whether a folder has folders, and no images of its own."""
+    """Return whether a folder has subfolders and holds no images itself."""
     below = _below(entries, folder)
     return bool(_folders(below)) and not any("/" not in name and _is_image(name) for name in below)
 
 
 def _is_image(entry: str) -> bool:
-    return PurePosixPath(entry).suffix.lower() in EXTENSIONS and not entry.endswith("/")
+    return not entry.endswith("/") and is_image_name(entry)
 
 
 def _below(entries: Sequence[str], folder: str) -> list[str]:
-    prefix = f"{folder}/"
+    prefix = f"{folder}/" if folder else ""
     return [
         entry[len(prefix) :] for entry in entries if entry.startswith(prefix) and entry != prefix
     ]
 
 
-def _images_by_class(tree: FileTree, entries: Sequence[str], prefix: str) -> dict[str, list[str]]:
-    """The images of each class folder, with `prefix` before their names."""
+def _class_folders(source: FileSource, entries: Sequence[str], part: str = "") -> ClassFolders:
+    """Sort the files below the folder `part` into classes."""
+    entries, prefix = _below(entries, part), f"{part}/" if part else ""
     images: dict[str, list[str]] = {folder: [] for folder in _folders(entries)}
+    loose, others = 0, []
     for entry in entries:
-        if "/" in entry and _is_image(entry):
+        if _is_image(entry) and "/" in entry:
             images[entry.split("/", 1)[0]].append(f"{prefix}{entry}")
+        elif _is_image(entry):
+            loose += 1
+        elif "/" in entry and not entry.endswith("/"):
+            others.append(PurePosixPath(entry).suffix.lower())
+    _check_classes(source, prefix, images)
+    return ClassFolders(source, images, _skipped(source.path_of(prefix), loose, others))
+
+
+def _skipped(where: str, loose: int, others: Sequence[str]) -> tuple[str, ...]:
+    """Say how many files are not used and why."""
+    reasons = []
+    if others:
+        kinds = ", ".join(f"{n} {end or 'without any'}" for end, n in Counter(others).most_common())
+        files = "1 file" if len(others) == 1 else f"{len(others)} files"
+        reasons.append(f"{where}: skipped {files} without an image extension: {kinds}")
+    if loose:
+        files = "1 image that is" if loose == 1 else f"{loose} images that are"
+        reasons.append(f"{where}: skipped {files} beside the class folders and not in one")
+    return tuple(reasons)
+
+
+def _check_classes(source: FileSource, prefix: str, images: dict[str, list[str]]) -> None:
     if not images:
         raise InputError(
-            f"{tree.describe(prefix)}: has no folders of classes; the images of a class belong "
-            "into a folder with its name"
+            f"{source.path_of(prefix)}: has no class folders; put the images of each class into "
+            "a folder with its name"
         )
     for folder, names in images.items():
         if not names:
             raise InputError(
-                f"{tree.describe(prefix + folder)}: an empty class folder; it needs images, "
-                f"with extensions {' '.join(EXTENSIONS)}"
+                f"{source.path_of(prefix + folder)}: an empty class folder; it needs image files "
+                f"such as {_EXAMPLES}"
             )
-    return images
 
 
-def _hold_out(tree: FileTree, images: dict[str, list[str]], fraction: float) -> Listing:
+def _hold_out(found: ClassFolders, fraction: float) -> Listing:
+    """Take the last images of each class as test images."""
+    source, images, skipped = found
     test = {}
     for folder, names in images.items():
         if len(names) < 2:
             raise InputError(
-                f"{tree.describe(folder)}: has 1 image; with no test folder a class needs 2, "
-                "one of them to be held out"
+                f"{source.path_of(folder)}: has 1 image; without a test folder a class needs 2, "
+                "one of them to hold out"
             )
         test[folder] = names[-min(max(1, round(len(names) * fraction)), len(names) - 1) :]
     train = {folder: names[: -len(test[folder])] for folder, names in images.items()}
-    return _listing(tree, train, test)
+    return _listing(source, train, test, skipped)
 
 
 def _check_same_classes(
-    tree: FileTree, train: dict[str, list[str]], test: dict[str, list[str]], folder: str
+    source: FileSource, train: dict[str, list[str]], test: dict[str, list[str]], folder: str
 ) -> None:
-    for there, lacking, classes in (
+    for present, absent, classes in (
         ("train", folder, sorted(set(train) - set(test))),
         (folder, "train", sorted(set(test) - set(train))),
     ):
         if classes:
             raise InputError(
-                f"{tree.describe('')}: {there} has a class {classes[0]!r} that {lacking} lacks; "
-                "both need the same folders"
+                f"{source.path_of('')}: class {classes[0]!r} is in {present} but not in "
+                f"{absent}; both need the same folders"
             )

@@ -1,4 +1,4 @@
-"""Data sets of folders of images, one folder per class; ImageNet is one."""
+"""Data sets from folders of images, one folder per class; ImageNet is one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from gradmix.data.datasets import DataSet, channel_statistics
 from gradmix.data.image_folders.classes import Listing, list_images
 from gradmix.data.image_folders.decode import (
     RESAMPLING,
-    Failure,
     Header,
     ImageFiles,
+    UnreadableImage,
     read_headers,
 )
-from gradmix.data.image_folders.source import FileTree
+from gradmix.data.image_folders.source import FileSource
 from gradmix.data.locate import DATA_VARIABLE, not_found, search_path
+from gradmix.data.paths import existing_path
 from gradmix.data.stream import StreamedImages
-from gradmix.errors import CorruptFileError, DataNotFoundError, InputError, UnknownNameError
+from gradmix.errors import CorruptFileError, DataWarning, InputError, UnknownNameError
 from gradmix.types import Samples
 
-_IN_MEMORY = 8 << 30  # bytes of pixels beyond which images are streamed unless told otherwise
+_IN_MEMORY = 8 << 30  # bytes of pixels; a larger data set is streamed by default
 _CORRUPT = ("refuse", "skip")
-LARGEST = 2**14  # pixels of a side to which images are resized
+_LARGEST = 2**14  # pixels of a side to which images are resized
 
 
 def from_folder(
@@ -44,60 +45,87 @@ def from_folder(
     std: Sequence[float] | None = None,
     name: str | None = None,
 ) -> DataSet:
-    """Make a data set of a folder of images, or of a zip file of one.
+    """Return a data set from a folder of images, or from a zip file of one.
 
     Args:
-        path: The folder or zip; its layout is described at the top of `class_folders`.
+        path: The folder or zip file: `train/<class>/*` and `test/<class>/*`, or `<class>/*`; the
+            details are in `gradmix.data.image_folders.classes`.
         size: Resize the shorter side to this, with antialiasing, and cut out the centre square.
-            Needed if the images differ in size. Photos are turned upright as their EXIF data say.
-        channels: 1 for grey or 3 for colours; by default 1 if all images are grey, else 3.
+            Required if the images have different sizes. Photos are turned upright by EXIF data.
+        channels: 1 for grey or 3 for RGB. Default: 1 if all images are grey, else 3.
         resample: "bilinear" or "bicubic".
-        corrupt: What to do with images that cannot be read: "refuse" raises a CorruptFileError
-            that names the first and says how many at least, "skip" leaves them out with a
-            warning and lists them in `skipped` of the data set. Streamed images are not read
-            beforehand to be refused; a bad one then raises when it is its turn.
-        test_fraction: Without a test folder, the share of each class, the last by name, that
-            becomes test images, at least one; 0.2 is the last 20 %.
-        stream: Leave the images in their files and decode them when needed, see
-            `StreamedImages`; by default if their pixels would take more than 8 GiB.
-        mean: Per channel, of values from 0 to 255; by default that of the training images,
-            for which all of them are decoded once.
-        std: Likewise.
-        name: Of the data set; by default the name of the folder.
+        corrupt: "refuse" raises CorruptFileError if images cannot be read; "skip" skips them with
+            a warning. A streamed data set is checked beforehand only with "skip".
+        test_fraction: Without a test folder, the last images of each class become test images:
+            this fraction, at least one.
+        stream: Leave the images in their files and decode them when needed, see `StreamedImages`.
+            Default: if their pixels take more than 8 GiB.
+        mean: Per channel, for values from 0 to 255. Default: computed from the training images.
+        std: The standard deviation, like `mean`.
+        name: Name of the data set. Default: the name of the folder.
+
+    Returns:
+        The data set. Its `skipped` names unreadable images and counts other files.
+
+    Raises:
+        DataNotFoundError: There is no such folder or zip file.
+        InputError: An option or the layout is invalid, or sizes differ and `size` is None.
+        CorruptFileError: Images cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for animal, shade in (("cat", 50), ("dog", 200)):
+        ...     (folder / animal).mkdir()
+        ...     for number in range(3):
+        ...         Image.new("RGB", (40, 30), (shade,) * 3).save(folder / animal / f"{number}.png")
+        >>> data = from_folder(folder, size=16)
+        >>> data.class_names, data.train.x.shape, data.test.y.tolist()
+        (('cat', 'dog'), torch.Size([4, 3, 16, 16]), [0, 1])
     """
-    path = Path(path).expanduser()
     _check_options(size, channels, resample, corrupt, test_fraction)
-    if not path.exists():
-        raise DataNotFoundError(f"{path}: no such folder or zip file")
-    listing = list_images(FileTree(path), test_fraction=test_fraction)
-    shape, failures = _common_shape(listing, size, channels)
-    listing, skipped = _without(listing, failures, corrupt, headers_only=True)
-    files = ImageFiles(listing.tree, listing.names, shape, None if size is None else resample)
-    x: Tensor | StreamedImages = StreamedImages(files)
-    if stream or (stream is None and x.shape.numel() > _IN_MEMORY):
-        failures = files.check_all() if corrupt == "skip" else []
-    else:
-        x, failures = files.decode_all()
-    listing, more = _without(listing, failures, corrupt)
-    if failures:
-        bad = {failure.row for failure in failures}
-        x = x[torch.tensor([row for row in range(len(files)) if row not in bad])]
+    found = existing_path(path)
+    listing = list_images(FileSource(found), test_fraction=test_fraction)
+    shape, unreadable = _common_shape(listing, size, channels)
+    listing, skipped = _without(listing, unreadable, corrupt, headers_only=True)
+    files = ImageFiles(listing.source, listing.names, shape, None if size is None else resample)
+    x, unreadable = _pixels(files, stream, corrupt)
+    listing, more = _without(listing, unreadable, corrupt)
+    data = _data_set(name or _name_of(found), listing, x, mean, std)
     skipped += more
     if skipped:
-        warnings.warn(
-            f"{path}: {len(skipped)} images cannot be read and are left out; the first is "
-            f"{skipped[0]}",
-            stacklevel=2,
-        )
-    data = _data_set(name or _name_of(path), listing, x, mean, std)
-    return replace(data, skipped=tuple(skipped))
+        _warn(f"{found}: skipped {len(skipped)} unreadable images; the first: {skipped[0]}")
+    for text in listing.skipped:
+        _warn(text)
+    return replace(data, skipped=(*skipped, *listing.skipped))
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, DataWarning, stacklevel=3)
+
+
+def _pixels(
+    files: ImageFiles, stream: bool | None, corrupt: str
+) -> tuple[Tensor | StreamedImages, list[UnreadableImage]]:
+    """Return the readable images, decoded or streamed, and the unreadable ones."""
+    x: Tensor | StreamedImages = StreamedImages(files)
+    if stream or (stream is None and x.shape.numel() > _IN_MEMORY):
+        unreadable = files.check_all() if corrupt == "skip" else []
+    else:
+        x, unreadable = files.decode_all()
+    if unreadable:
+        bad = {image.row for image in unreadable}
+        x = x[torch.tensor([row for row in range(len(files)) if row not in bad])]
+    return x, unreadable
 
 
 def imagenet() -> DataSet:
-    """Open ImageNet-1K (ILSVRC 2012) at 224x224, streamed from its files; val is the test set.
+    """Return ImageNet-1K (ILSVRC 2012) at 224x224, streamed from its files; val is the test set.
 
-    It is looked for as `train/<wnid>/` and `val/<wnid>/` in the folders of
-    `gradmix.data.locate`. Classes are named by wnid, in their order.
+    `gradmix.data.locate` lists the folders that are searched for `train/<wnid>/` and
+    `val/<wnid>/`. Classes are named and sorted by wnid.
     """
     for folder in search_path("imagenet"):
         if (folder / "train").is_dir() and (folder / "val").is_dir():
@@ -106,8 +134,8 @@ def imagenet() -> DataSet:
         "ILSVRC 2012",
         "imagenet",
         [
-            "get ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from image-net.org, where "
-            "you must register, unpack them as <folder>/imagenet/train/<wnid>/*.JPEG and "
+            "register at image-net.org, download ILSVRC2012_img_train.tar and "
+            "ILSVRC2012_img_val.tar, unpack them as <folder>/imagenet/train/<wnid>/*.JPEG and "
             "<folder>/imagenet/val/<wnid>/*.JPEG (val by its ground truth), then "
             f"export {DATA_VARIABLE}=<folder>"
         ],
@@ -115,14 +143,14 @@ def imagenet() -> DataSet:
 
 
 def read_imagenet(folder: Path, *, num_classes: int, size: int = 224) -> DataSet:
-    """Open a folder of the layout of ImageNet; an InputError unless it has so many classes."""
-    listing = list_images(FileTree(folder), test_folders=("val",))
+    """Return a folder with ImageNet's layout; InputError unless it has `num_classes` classes."""
+    listing = list_images(FileSource(folder), test_folders=("val",))
     if len(listing.classes) != num_classes:
         raise InputError(
-            f"{folder}: has {len(listing.classes)} classes, and ImageNet {num_classes}; "
-            f"as a data set of its own it is called folder:{folder}@{size}"
+            f"{folder}: has {len(listing.classes)} classes, but ImageNet has {num_classes}; "
+            f"to use it as it is, give folder:{folder}@{size} as the data set"
         )
-    x = StreamedImages(ImageFiles(listing.tree, listing.names, (3, size, size), "bilinear"))
+    x = StreamedImages(ImageFiles(listing.source, listing.names, (3, size, size), "bilinear"))
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     scaled = [tuple(value * 255 for value in values) for values in (mean, std)]
     return _data_set("imagenet", listing, x, *scaled)
@@ -132,61 +160,65 @@ def _check_options(
     size: int | None, channels: int | None, resample: str, corrupt: str, test_fraction: float
 ) -> None:
     whole = isinstance(size, int) and not isinstance(size, bool)
-    if size is not None and not (whole and 1 <= size <= LARGEST):
-        raise InputError(f"size is {size!r}; it must be a number of pixels from 1 to {LARGEST}")
+    if size is not None and not (whole and 1 <= size <= _LARGEST):
+        raise InputError(f"size is {size!r}; it must be a number of pixels from 1 to {_LARGEST}")
     if channels not in (None, 1, 3):
         raise InputError(f"channels is {channels!r}; it must be 1 or 3")
     if resample not in RESAMPLING:
         raise UnknownNameError("resampling", resample, RESAMPLING)
     if corrupt not in _CORRUPT:
-        raise UnknownNameError("way with corrupt images", corrupt, _CORRUPT)
+        raise UnknownNameError("value of corrupt", corrupt, _CORRUPT)
     if not 0 < test_fraction < 1:
-        raise InputError(f"test_fraction is {test_fraction}; it must lie between 0 and 1")
+        raise InputError(f"test_fraction is {test_fraction}; it must be between 0 and 1")
 
 
 def _common_shape(
     listing: Listing, size: int | None, channels: int | None
-) -> tuple[tuple[int, int, int], list[Failure]]:
-    """The shape (C, H, W) of all images, and the images whose header cannot be read."""
+) -> tuple[tuple[int, int, int], list[UnreadableImage]]:
+    """Return the shape (C, H, W) of all images, and the images with an unreadable header."""
     if size is not None and channels is not None:
         return (channels, size, size), []
-    headers, failures = read_headers(listing.tree, listing.names)
+    headers, unreadable = read_headers(listing.source, listing.names)
     if not headers:
-        raise CorruptFileError(f"{failures[0].message} (and no other image can be read either)")
+        raise CorruptFileError(f"{unreadable[0].message} (no other image can be read either)")
     if channels is None:
         channels = 1 if all(header.grey for header in headers.values()) else 3
     if size is not None:
-        return (channels, size, size), failures
+        return (channels, size, size), unreadable
     first = min(headers)
     for row in sorted(headers):
         _check_same_size(listing, headers, first, row)
-    return (channels, headers[first].height, headers[first].width), failures
+    return (channels, headers[first].height, headers[first].width), unreadable
 
 
 def _check_same_size(listing: Listing, headers: dict[int, Header], first: int, row: int) -> None:
     if headers[row][:2] != headers[first][:2]:
         one, other = (
-            f"{listing.tree.describe(listing.names[k])} is {headers[k].width}x{headers[k].height}"
+            f"{listing.source.path_of(listing.names[k])} is {headers[k].width}x{headers[k].height}"
             for k in (first, row)
         )
         raise InputError(f"{one} and {other}; give a size to which all images are resized")
 
 
 def _without(
-    listing: Listing, failures: Sequence[Failure], corrupt: str, *, headers_only: bool = False
+    listing: Listing,
+    unreadable: Sequence[UnreadableImage],
+    corrupt: str,
+    *,
+    headers_only: bool = False,
 ) -> tuple[Listing, list[str]]:
-    """The listing without what failed, and the messages; CorruptFileError if that is refused."""
-    if not failures:
+    """Return the listing without the unreadable images, and a message for each of them."""
+    if not unreadable:
         return listing, []
     if corrupt == "refuse":
         raise CorruptFileError(
-            f"{failures[0].message} ({'at least ' if headers_only else ''}{len(failures)} of "
-            f"{len(listing.names)} images cannot be read; mend or remove them, or load the folder "
-            "by from_folder(…, corrupt='skip'), which leaves them out)"
+            f"{unreadable[0].message} ({'at least ' if headers_only else ''}{len(unreadable)} of "
+            f"{len(listing.names)} images cannot be read; repair or remove them, or skip them with "
+            "from_folder(…, corrupt='skip'))"
         )
-    bad = {failure.row for failure in failures}
+    bad = {image.row for image in unreadable}
     kept = listing.keep([row for row in range(len(listing.names)) if row not in bad])
-    return kept, [failure.message for failure in failures]
+    return kept, [image.message for image in unreadable]
 
 
 def _data_set(
@@ -196,7 +228,7 @@ def _data_set(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> DataSet:
-    stand_in = cast(Tensor, x)  # StreamedImages does what is asked of a tensor of samples
+    stand_in = cast(Tensor, x)  # StreamedImages offers what a data set needs of a tensor
     y = torch.tensor(listing.labels)
     cut = listing.num_train
     train, test = Samples(stand_in[:cut], y[:cut]), Samples(stand_in[cut:], y[cut:])

@@ -1,18 +1,24 @@
-"""Image files and their decoding to pixels.
+"""Image files and how they become pixels.
 
-    FileTree ── ImageFiles ── a tensor, or StreamedImages, which stands in for one
-    bytes       pixels
+    FileSource ── ImageFiles ── a tensor, or StreamedImages in place of one
+    bytes         pixels
 
-All images pass through here, so that they are the same bytes whether they wait in memory or
-on disk.
+Every image passes through this module. Its pixels are therefore the same whether a data set is
+held in memory or streamed from files.
+
+Formats: every format that Pillow decodes itself, the first image of a file with several. Pillow's
+plugins that start another program (EPS starts Ghostscript), that hold drawings, videos or
+measurements, or that only recognise a file are left out; see `_NOT_PHOTOS`. The content of a file
+decides on its format, not the name. The exceptions are formats without a signature, such as TGA:
+they are tried only for files with their extension, because any bytes could be taken for them.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,59 +26,61 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gradmix.data.image_folders.source import ZIP_ERRORS, FileTree
+from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import CorruptFileError, InputError
 
 if TYPE_CHECKING:
     from PIL import Image
 
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")  # Pillow's names; no other decoder is started
 RESAMPLING = ("bilinear", "bicubic")
+THREADS = min(8, os.cpu_count() or 1)
+_NOT_PHOTOS = {"EPS", "WMF", "MPEG", "BUFR", "GRIB", "HDF5", "IPTC"}  # Pillow's names
 _GREY_MODES = ("1", "L", "LA")
 _DEEP_GREY_MODES = ("I;16", "I;16L", "I;16B")
 _COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
-_DECODING_ERRORS = (
-    *ZIP_ERRORS,
-    *(SyntaxError, IndexError, TypeError, OverflowError, struct.error),
-)
-THREADS = min(8, os.cpu_count() or 1)
-_ORIENTATION = 0x0112  # EXIF's tag
-_THIN = 100  # times its width or height that an image may be as long, when resized
+_PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
+_ORIENTATION = 0x0112  # EXIF tag
+_THIN = 100  # largest ratio of the longer side to the target's, when resized
+_DRAFT_GAP = 2  # JPEG is decoded at this multiple of the target size, or larger
 _FEW = 16  # files that are not worth a thread
 _CHECKED_AT_ONCE = 256  # files
 _T = TypeVar("_T")
 
 
 class Header(NamedTuple):
-    """What the head of an image file says."""
+    """Size and colour of an image, without its pixels."""
 
     width: int
     height: int
     grey: bool
 
 
-class Failure(NamedTuple):
-    """An image that cannot be read."""
+class UnreadableImage(NamedTuple):
+    """An image that cannot be used."""
 
     row: int  # in the list of files
-    message: str  # names the file
+    message: str  # names the file and the reason
 
 
 class ImageFiles:
-    """Image files that become pixels (C, H, W) alike; plain data, so that workers can have it.
+    """Image files that become pixels of one shape (C, H, W); holds plain data for workers.
 
-    With `resample` the shorter side is resized to the shape's, then the centre is cut out;
-    without, every file must have the shape's size. With 1 channel everything is grey.
+    Args:
+        source: Where the files are.
+        names: The files.
+        shape: Channels, height and width of every image. One channel means grey.
+        resample: Resize the shorter side to `shape` and cut out the centre. None: every file must
+            have the size already.
     """
 
     def __init__(
         self,
-        tree: FileTree,
+        source: FileSource,
         names: Sequence[str],
         shape: tuple[int, int, int],
         resample: str | None = None,
     ) -> None:
-        self.tree = tree
+        self.source = source
         self.names = list(names)
         self.shape = shape
         self._resample = resample
@@ -81,100 +89,132 @@ class ImageFiles:
         return len(self.names)
 
     def decode(self, row: int) -> npt.NDArray[np.uint8]:
-        """The pixels of one file; CorruptFileError names it if it cannot be used."""
-        return _read_image(self.tree, self.names[row], self._pixels)
+        """Return the pixels (C, H, W) of one file; CorruptFileError names an unusable file."""
+        return _read_image(self.source, self.names[row], self._pixels)
 
-    def decode_rows(self, rows: Sequence[int], *, threads: int = 1) -> tuple[Tensor, list[Failure]]:
-        """The pixels of several files, zeros where decoding failed, and what failed."""
+    def decode_rows(
+        self, rows: Sequence[int], *, threads: int = 1
+    ) -> tuple[Tensor, list[UnreadableImage]]:
+        """Return the pixels of some files, zeros for unreadable ones, and the unreadable ones."""
         pixels = torch.zeros((len(rows), *self.shape), dtype=torch.uint8)
         array = pixels.numpy()
 
         def fill(place: int) -> None:
             array[place] = self.decode(rows[place])
 
-        failures = _for_each(fill, len(rows), threads)
-        return pixels, [Failure(rows[place], message) for place, message in failures]
+        unreadable = _for_each(fill, len(rows), threads)
+        return pixels, [UnreadableImage(rows[place], message) for place, message in unreadable]
 
-    def decode_all(self) -> tuple[Tensor, list[Failure]]:
-        """The pixels of all files, and what failed."""
+    def decode_all(self) -> tuple[Tensor, list[UnreadableImage]]:
+        """Return the pixels of all files, zeros for unreadable ones, and the unreadable ones."""
         return self.decode_rows(range(len(self)), threads=THREADS)
 
-    def check_all(self) -> list[Failure]:
-        """Decode all files, keep nothing, and return what failed."""
-        failures = []
+    def check_all(self) -> list[UnreadableImage]:
+        """Decode all files, keep no pixels, and return the unreadable files."""
+        unreadable = []
         for start in range(0, len(self), _CHECKED_AT_ONCE):
             rows = range(start, min(start + _CHECKED_AT_ONCE, len(self)))
-            failures += self.decode_rows(rows, threads=THREADS)[1]
-        return failures
+            unreadable += self.decode_rows(rows, threads=THREADS)[1]
+        return unreadable
 
     def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
         channels, height, width = self.shape
-        image = convert(upright(image), channels)
+        if self._resample is not None:
+            _decode_smaller(image, max(height, width))
+        image = convert(_upright(image), channels)
         if self._resample is not None:
             image = _resize_and_crop(image, width, height, self._resample)
         if image.size != (width, height):
             raise CorruptFileError(
-                f"it is {image.width}x{image.height} and should be {width}x{height}"
+                f"the image is {image.width}x{image.height}; expected {width}x{height}"
             )
         return channels_first(image)
 
 
-def read_header(tree: FileTree, name: str) -> Header:
-    """Size and colour of an image file, without its pixels."""
+def is_image_name(name: str) -> bool:
+    """Return whether a file has the extension of an image, such as .jpg.
 
-    def read(image: Image.Image) -> Header:
-        lies = _orientation(image) > 4  # 5 to 8: on its side
-        width, height = reversed(image.size) if lies else image.size
-        return Header(width, height, is_grey(image.mode))
+    Example:
+        >>> [is_image_name(name) for name in ("a.JPG", "b.tiff", "c.gif", "d.pdf", "e")]
+        [True, True, True, False, False]
+    """
+    from PIL import Image
 
-    return _read_image(tree, name, read)
+    kind = Image.registered_extensions().get(PurePosixPath(name).suffix.lower())
+    readable = kind in Image.OPEN or kind == "MPO"  # which is opened as JPEG
+    return readable and kind not in _NOT_PHOTOS
 
 
-def read_headers(tree: FileTree, names: Sequence[str]) -> tuple[dict[int, Header], list[Failure]]:
-    """The headers of all files that have one, by row, and what failed."""
+def _formats_to_try(name: str) -> list[str]:
+    """Return the formats that have a signature, and the format of the file's extension."""
+    from PIL import Image
+
+    own = Image.registered_extensions().get(PurePosixPath(name).suffix.lower())
+    return [
+        kind
+        for kind, (_, accepts) in Image.OPEN.items()
+        if kind not in _NOT_PHOTOS and (accepts is not None or kind == own)
+    ]
+
+
+def read_headers(
+    source: FileSource, names: Sequence[str]
+) -> tuple[dict[int, Header], list[UnreadableImage]]:
+    """Return the headers of all readable files, by row, and the unreadable files."""
     headers: dict[int, Header] = {}
 
     def fill(row: int) -> None:
-        headers[row] = read_header(tree, names[row])
+        headers[row] = _read_image(source, names[row], _header)
 
-    failures = _for_each(fill, len(names), THREADS)
-    return headers, failures
+    unreadable = _for_each(fill, len(names), THREADS)
+    return headers, unreadable
+
+
+def _header(image: Image.Image) -> Header:
+    on_its_side = _orientation(image) > 4
+    width, height = reversed(image.size) if on_its_side else image.size
+    return Header(width, height, is_grey(image.mode))
 
 
 def is_grey(mode: str) -> bool:
-    """Whether an image of Pillow's `mode` has no colours."""
-    return mode in (*_GREY_MODES, *_DEEP_GREY_MODES)
+    """Return whether an image of Pillow's `mode` has no colours."""
+    return mode in (*_GREY_MODES, *_DEEP_GREY_MODES, "La")
 
 
-def upright(image: Image.Image) -> Image.Image:
-    """The image as its camera was held, if it says so."""
+def _upright(image: Image.Image) -> Image.Image:
+    """Return the image turned as its EXIF data say; Pillow does that itself for TIFF."""
     from PIL import ImageOps
 
     return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def _orientation(image: Image.Image) -> int:
-    """As EXIF has it, 1 to 8, 1 if it does not say; damaged EXIF data spoil no image."""
-    if "exif" not in image.info:  # looking any further would decode a PNG
+    """Return the EXIF orientation, 1 to 8; 1 if it is missing or damaged."""
+    if "exif" not in image.info:  # getexif() would decode a PNG to look for more
         return 1
     try:
         found = image.getexif().get(_ORIENTATION, 1)
-    except _DECODING_ERRORS:
+    except Exception:  # damaged EXIF data raise anything; the photo is still good
         return 1
     return found if found in range(1, 9) else 1
 
 
 def convert(image: Image.Image, channels: int) -> Image.Image:
-    """The image as 8-bit grey (1 channel) or RGB (3); transparency and 16-bit depth are dropped.
+    """Return the image as 8-bit grey (1 channel) or RGB (3), without transparency.
 
-    InputError for floats and 32-bit integers, whose range nobody knows.
+    16-bit grey keeps its upper 8 bits.
+
+    Raises:
+        InputError: The pixels are floats or 32-bit integers, whose range is unknown.
     """
     from PIL import Image
 
     if image.mode in _DEEP_GREY_MODES:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in _PREMULTIPLIED:
+        image = image.convert(_PREMULTIPLIED[image.mode])
     if image.mode not in (*_GREY_MODES, *_COLOUR_MODES):
-        raise InputError(f"its pixels are of mode {image.mode!r}; convert it to 8 bits per channel")
+        raise InputError(f"its pixels have mode {image.mode!r}; convert it to 8 bits per channel")
     mode = "L" if channels == 1 else "RGB"
     if image.mode in ("P", "PA") and "transparency" in image.info:
         image = image.convert("RGBA")
@@ -182,21 +222,45 @@ def convert(image: Image.Image, channels: int) -> Image.Image:
 
 
 def channels_first(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """The pixels of a grey or RGB image, (C, H, W)."""
+    """Return the pixels (C, H, W) of a grey or RGB image."""
     array = np.asarray(image)
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
-def _read_image(tree: FileTree, name: str, use: Callable[[Image.Image], _T]) -> _T:
-    """Open an image file and use it; whatever its decoder stumbles over names the file."""
+def _read_image(source: FileSource, name: str, use: Callable[[Image.Image], _T]) -> _T:
+    """Open an image file and use it; any error of a decoder names the file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with tree.open(name) as file, Image.open(file, formats=FORMATS) as image:
+        with source.open(name) as file, Image.open(file, formats=_formats_to_try(name)) as image:
+            _check_pixels(image)
             return use(image)
-    except (*_DECODING_ERRORS, Image.DecompressionBombError) as error:
-        reason = "not an image file" if isinstance(error, UnidentifiedImageError) else error
-        raise CorruptFileError(f"{tree.describe(name)}: {reason}") from error
+    except UnidentifiedImageError as error:
+        raise CorruptFileError(f"{source.path_of(name)}: not an image file") from error
+    except Exception as error:  # Pillow's decoders of damaged files raise almost anything
+        where, reason = source.path_of(name), str(error) or type(error).__name__
+        message = reason if reason.startswith(where) else f"{where}: {reason}"
+        raise CorruptFileError(message) from error
+
+
+def _check_pixels(image: Image.Image) -> None:
+    """Refuse what Pillow only warns about: a small file may unpack to fill the memory."""
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.width * image.height > limit:
+        raise CorruptFileError(
+            f"the image is {image.width}x{image.height}; at most {limit} pixels are decoded"
+        )
+
+
+def _decode_smaller(image: Image.Image, side: int) -> None:
+    """Let libjpeg decode a photo at 1/2, 1/4 or 1/8 of its size if it is resized anyway.
+
+    It is about three times as fast for 3000x4000 pixels. The result keeps `_DRAFT_GAP` times the
+    size that is needed, so a resized pixel differs by a few grey levels at most.
+    """
+    image.draft(None, (_DRAFT_GAP * side, _DRAFT_GAP * side))  # no effect on other formats
 
 
 def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str) -> Image.Image:
@@ -207,7 +271,7 @@ def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str)
     size = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
     if max(size) > _THIN * max(width, height):
         raise CorruptFileError(
-            f"it is {image.width}x{image.height}, too long and thin for {width}x{height}"
+            f"the image is {image.width}x{image.height}, too long and thin for {width}x{height}"
         )
     if image.size != size:
         image = image.resize(size, Image.Resampling[resample.upper()])
@@ -217,24 +281,24 @@ def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str)
     return image.crop((left, top, left + width, top + height))
 
 
-def _for_each(work: Callable[[int], None], count: int, threads: int) -> list[Failure]:
-    """Do `work` on 0, 1, ... `count` - 1, a run of them in each thread; what failed, in order."""
+def _for_each(work: Callable[[int], None], count: int, threads: int) -> list[UnreadableImage]:
+    """Do `work` on 0 … `count` - 1, one run in each thread; return the unreadable, in order."""
 
-    def run(places: range) -> list[Failure]:
-        failures = (_failure(work, place) for place in places)
-        return [failure for failure in failures if failure is not None]
+    def run(places: range) -> list[UnreadableImage]:
+        attempts = (_attempt(work, place) for place in places)
+        return [unreadable for unreadable in attempts if unreadable is not None]
 
     if threads <= 1 or count < _FEW:
         return run(range(count))
     step = -(-count // threads)
     runs = [range(start, min(start + step, count)) for start in range(0, count, step)]
     with ThreadPoolExecutor(threads) as pool:
-        return [failure for failures in pool.map(run, runs) for failure in failures]
+        return [unreadable for found in pool.map(run, runs) for unreadable in found]
 
 
-def _failure(work: Callable[[int], None], place: int) -> Failure | None:
+def _attempt(work: Callable[[int], None], place: int) -> UnreadableImage | None:
     try:
         work(place)
     except CorruptFileError as error:
-        return Failure(place, str(error))
+        return UnreadableImage(place, str(error))
     return None

@@ -1,22 +1,37 @@
-"""Images in files as labelled samples, all of them: what a classifier learns from and predicts."""
+"""Images in files as labelled samples: what a classifier learns from and predicts."""
 
 from __future__ import annotations
 
 import os
 import zipfile
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradmix.data.image_folders.classes import find_classes, has_test_classes
-from gradmix.data.image_folders.decode import THREADS, Failure, Header, ImageFiles, read_headers
-from gradmix.data.image_folders.source import FileTree
+from gradmix.data.image_folders.decode import (
+    THREADS,
+    Header,
+    ImageFiles,
+    UnreadableImage,
+    read_headers,
+)
+from gradmix.data.image_folders.source import FileSource
+from gradmix.data.paths import checked_path, existing_path
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are read at most
+
+
+class LabelledPhotos(NamedTuple):
+    """The photos of a folder."""
+
+    x: Tensor  # uint8 (N, C, H, W)
+    labels: list[int]  # of each photo, an index into `classes`
+    classes: tuple[str, ...]  # sorted
+    skipped: tuple[str, ...] = ()  # a sentence for each reason why other files are not used
 
 
 def read_folder(
@@ -27,67 +42,90 @@ def read_folder(
     largest: int = 64,
     skip: Callable[[str], object] | None = None,
     part: Literal["train", "test"] = "train",
-) -> tuple[Tensor, list[int], tuple[str, ...]]:
-    """All images of a folder with a folder for each class, or of a zip of one.
+) -> LabelledPhotos:
+    """Return all photos of a folder, or of a zip file, that has a folder for each class.
 
-    Images uint8 (N, C, H, W), labels and the classes' names, sorted. Images become `shape`;
-    without one `size` x `size`; without that they stay as they are if all have one size of at
-    most `largest` pixels a side, else become `largest` x `largest`. Colours stay if there are any.
-    With folders `train` and `test` (or `val`), the images are those of `part`. Those that cannot
-    be read are a CorruptFileError, or left out if there is `skip`, which is told so in a sentence.
+    Photos are grey if all are grey, and RGB otherwise.
+
+    Args:
+        path: The folder or zip file; see `classes` for its layout.
+        shape: Resize photos to this (C, H, W).
+        size: Without a shape, resize photos to `size` x `size`.
+        largest: Without both, photos keep their size if all have the same one, at most `largest`
+            pixels a side. Otherwise they become `largest` x `largest`.
+        skip: Skip photos that cannot be read, and call this with a sentence that says so.
+        part: Read this part of a folder that has a train and a test part.
+
+    Returns:
+        The photos, and in `skipped` the files that are not photos or not in a class folder.
+
+    Raises:
+        DataNotFoundError: There is no such folder.
+        InputError: The folder has no class folders, or the photos need too much memory.
+        CorruptFileError: Photos cannot be read and `skip` is None, or no photo can be read.
     """
-    path = Path(path).expanduser()
-    if not path.exists():
-        raise DataNotFoundError(f"{path}: no such folder or zip file")
-    tree, by_class = find_classes(FileTree(path), part)
+    source, by_class, other_files = find_classes(FileSource(existing_path(path)), part)
     classes = tuple(sorted(by_class))
     names = [name for folder in classes for name in by_class[folder]]
     labels = [label for label, folder in enumerate(classes) for _ in by_class[folder]]
-    unreadable: list[Failure] = []
+    unreadable: list[UnreadableImage] = []
     resize = True
     if shape is None:
-        headers, unreadable = read_headers(tree, names)
+        headers, unreadable = read_headers(source, names)
         _refuse(unreadable, len(names), skip, headers_only=True)
         shape, resize = _shape_of(headers.values(), size, largest)
-    failed = {failure.row for failure in unreadable}
-    rows = [row for row in range(len(names)) if row not in failed]
-    x, failures = _decode(tree, names, rows, shape, resize)
-    unreadable += failures
+    rows = _other_rows(len(names), unreadable)
+    x, found = _decode(source, names, rows, shape, resize)
+    unreadable += found
     _refuse(unreadable, len(names), skip)
     if unreadable and skip is not None:
         skip(
-            f"{len(unreadable)} of {len(names)} images cannot be read and are left out; "
+            f"skipped {len(unreadable)} of {len(names)} images that cannot be read; "
             f"the first: {unreadable[0].message}"
         )
-        failed = {failure.row for failure in unreadable}
-        x = x[torch.tensor([row not in failed for row in rows])]
-        labels = [label for row, label in enumerate(labels) if row not in failed]
-    return x, labels, classes
+        kept = _other_rows(len(names), unreadable)
+        x = x[torch.isin(torch.tensor(rows), torch.tensor(kept))]
+        labels = [labels[row] for row in kept]
+    return LabelledPhotos(x, labels, classes, other_files)
 
 
 def has_own_test(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder, or a zip of one, has classes to test on beside those to train on."""
-    path = Path(path).expanduser()
-    return (path.is_dir() or zipfile.is_zipfile(path)) and has_test_classes(FileTree(path))
+    """Return whether a folder or zip file has test classes beside the training classes."""
+    try:
+        found = existing_path(path)
+    except DataNotFoundError:
+        return False
+    return (found.is_dir() or zipfile.is_zipfile(found)) and has_test_classes(FileSource(found))
 
 
 def read_image_files(
     paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int]
 ) -> Tensor:
-    """These files as images of `shape`, uint8 (N, C, H, W)."""
-    for path in paths:
-        if not Path(path).is_file():
-            raise DataNotFoundError(f"{os.fspath(path)}: no such file")
-    names = [str(Path(path).absolute()) for path in paths]
-    x, failures = _decode(FileTree("."), names, range(len(names)), shape, True)
-    _refuse(failures, len(names))
+    """Return image files as uint8 (N, C, H, W), resized to `shape`.
+
+    Raises:
+        DataNotFoundError: A path is not a file.
+        CorruptFileError: A file cannot be read.
+    """
+    found = [checked_path(path) for path in paths]
+    for path in found:
+        if not os.path.isfile(path):
+            raise DataNotFoundError(f"{path}: no such file")
+    names = [str(path.absolute()) for path in found]
+    x, unreadable = _decode(FileSource("."), names, range(len(names)), shape, True)
+    _refuse(unreadable, len(names))
     return x
+
+
+def _other_rows(count: int, unreadable: Sequence[UnreadableImage]) -> list[int]:
+    bad = {image.row for image in unreadable}
+    return [row for row in range(count) if row not in bad]
 
 
 def _shape_of(
     headers: Collection[Header], size: int | None, largest: int
 ) -> tuple[tuple[int, int, int], bool]:
-    """The shape images get, and whether they have to be resized for that."""
+    """Return the shape that images get, and whether they must be resized."""
     channels = 1 if all(header.grey for header in headers) else 3
     if size is not None:
         return (channels, size, size), True
@@ -99,30 +137,34 @@ def _shape_of(
 
 
 def _decode(
-    tree: FileTree, names: Sequence[str], rows: Sequence[int], shape: tuple[int, ...], resize: bool
-) -> tuple[Tensor, list[Failure]]:
-    """The images at `rows`, and what failed."""
+    source: FileSource,
+    names: Sequence[str],
+    rows: Sequence[int],
+    shape: tuple[int, ...],
+    resize: bool,
+) -> tuple[Tensor, list[UnreadableImage]]:
     channels, height, width = shape
     if len(rows) * channels * height * width > IN_MEMORY:
         raise InputError(
-            f"{tree.describe('')}: its {len(rows)} images would take more than "
-            f"{IN_MEMORY >> 30} GiB at {width}x{height}; learn them in parts, or smaller"
+            f"{source.path_of('')}: {len(rows)} images of {width}x{height} need more than "
+            f"{IN_MEMORY >> 30} GiB; learn them in parts, or use a smaller size"
         )
-    files = ImageFiles(tree, names, (channels, height, width), "bilinear" if resize else None)
+    files = ImageFiles(source, names, (channels, height, width), "bilinear" if resize else None)
     return files.decode_rows(rows, threads=THREADS)
 
 
 def _refuse(
-    failures: Sequence[Failure],
+    unreadable: Sequence[UnreadableImage],
     count: int,
     skip: Callable[[str], object] | None = None,
     *,
     headers_only: bool = False,
 ) -> None:
-    """CorruptFileError if some have failed and may not be skipped, or all have."""
-    if failures and (skip is None or len(failures) == count):
-        known = "at least " if headers_only and len(failures) < count else ""
-        hint = "; on the command line, --skip-unreadable leaves them out" if skip is None else ""
+    """Raise CorruptFileError if images are unreadable and must not be skipped, or all are."""
+    if unreadable and (skip is None or len(unreadable) == count):
+        known = "at least " if headers_only and len(unreadable) < count else ""
+        hint = "; on the command line, --skip-unreadable skips them" if skip is None else ""
         raise CorruptFileError(
-            f"{failures[0].message} ({known}{len(failures)} of {count} images cannot be read{hint})"
+            f"{unreadable[0].message} "
+            f"({known}{len(unreadable)} of {count} images cannot be read{hint})"
         )

@@ -1,72 +1,68 @@
-"""A folder of files, or a zip of one, read alike."""
+"""Files of a folder or of a zip file, read in the same way."""
 
 from __future__ import annotations
 
-import io
-import lzma
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from gradmix.errors import CorruptFileError
 
-LARGEST_FILE = 1 << 29  # bytes of a file in a zip
-ZIP_ERRORS = (
-    *(OSError, ValueError, EOFError, KeyError, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
-    *(NotImplementedError, RuntimeError),  # of an unknown compression, of a password
-)
-"""What reading a zip may raise."""
+LARGEST_FILE = 1 << 28  # bytes; a larger file is not opened
+_JUNK = ("thumbs.db", "desktop.ini", "__macosx")  # what file managers leave behind, lower case
 
 
-class FileTree:
-    """A folder, or a zip file of one, whose files are read by name.
+class FileSource:
+    """The files below a folder, or in a zip file, by name.
 
-    Names are relative to `root` (a folder within) and have forward slashes. Hidden files and
-    folders do not count. Nothing of a zip is written to disk.
+    Names are relative to the folder `root` inside and contain forward slashes. Hidden files and
+    the files of file managers, such as Thumbs.db, do not count. A zip file is read as a stream;
+    nothing is written to disk.
     """
 
-    def __init__(self, path: str | Path, root: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str], root: str = "") -> None:
         self.path = Path(path)
         self._root = f"{root}/" if root else ""
-        self._packed = self.path.is_file()
-        self._zip: tuple[int, zipfile.ZipFile] | None = None
+        self._is_zip = self.path.is_file()
+        self._zip: tuple[int, zipfile.ZipFile] | None = None  # process id, open file
 
-    def within(self, folder: str) -> FileTree:
-        """The tree of a folder of this one."""
-        return FileTree(self.path, f"{self._root}{folder}")
+    def within(self, folder: str) -> FileSource:
+        """Return the files of a folder of this source."""
+        return FileSource(self.path, f"{self._root}{folder}")
 
     def names(self) -> list[str]:
-        """Every file, and every folder with a slash at its end, sorted."""
-        entries = self._zip_entries() if self._packed else self._folder_entries()
+        """Return the sorted names of all files, and of all folders with a slash at the end."""
+        entries = self._zip_entries() if self._is_zip else self._folder_entries()
         return sorted(entry for entry in entries if entry and _is_visible(entry))
 
-    def read(self, name: str) -> bytes:
-        """The content of a file."""
-        if self._packed:
-            packed = self._open_zip().getinfo(f"{self._root}{name}")
-            if packed.file_size > LARGEST_FILE:
-                raise CorruptFileError(
-                    f"{self.describe(name)}: it has {packed.file_size} bytes, "
-                    f"of {LARGEST_FILE} at most"
-                )
-            return self._open_zip().read(packed)
-        return (self.path / self._root / name).read_bytes()
-
-    def open(self, name: str) -> BinaryIO:
-        """A file to read, as much of it as is needed."""
-        if self._packed:
-            return io.BytesIO(self.read(name))
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file for reading; CorruptFileError for anything but a regular file."""
+        if self._is_zip:
+            member = self._open_zip().getinfo(f"{self._root}{name}")
+            self._check_size(name, member.file_size)
+            return self._open_zip().open(member)
         path = self.path / self._root / name
-        if not path.is_file():  # opening a pipe would wait for ever
-            raise CorruptFileError(f"{path}: it is no file")
+        if not path.is_file():  # opening a pipe would wait forever
+            raise CorruptFileError(f"{path}: not a file (a broken link, a pipe or a device)")
+        self._check_size(name, path.stat().st_size)
         return path.open("rb")
 
-    def describe(self, name: str) -> str:
-        """The file for a message."""
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        with self.open(name) as file:
+            return file.read()
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a file for a message."""
         return str(self.path / self._root / name)
+
+    def _check_size(self, name: str, size: int) -> None:
+        if size > LARGEST_FILE:
+            raise CorruptFileError(
+                f"{self.path_of(name)}: the file has {size} bytes; at most {LARGEST_FILE} are read"
+            )
 
     def _zip_entries(self) -> set[str]:
         inside = [
@@ -79,7 +75,7 @@ class FileTree:
 
     def _folder_entries(self) -> Iterator[str]:
         top = self.path / self._root
-        for folder, folders, files in os.walk(top, followlinks=True):
+        for folder, folders, files in os.walk(top, onerror=_refuse_folder, followlinks=True):
             folders[:] = [
                 name
                 for name in folders
@@ -91,11 +87,11 @@ class FileTree:
             yield from (f"{prefix}{name}" for name in files)
 
     def _open_zip(self) -> zipfile.ZipFile:
-        """The zip, opened anew in each process: processes must not share a file's position."""
+        """Open the zip file anew in each process: processes must not share its position."""
         if self._zip is None or self._zip[0] != os.getpid():
             try:
                 self._zip = os.getpid(), zipfile.ZipFile(self.path)
-            except ZIP_ERRORS as error:
+            except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
                 raise CorruptFileError(f"{self.path}: not a readable zip file: {error}") from error
         return self._zip[1]
 
@@ -103,8 +99,12 @@ class FileTree:
         return {**self.__dict__, "_zip": None}
 
 
+def _refuse_folder(error: OSError) -> None:
+    raise CorruptFileError(f"{error.filename}: the folder cannot be read: {error.strerror}")
+
+
 def _leads_back(folder: str, name: str) -> bool:
-    """Whether it is a link to a folder that it is in, be it by way of other links."""
+    """Return whether this is a link to a folder that contains it, directly or by other links."""
     path = Path(folder, name)
     if not path.is_symlink():
         return False
@@ -114,4 +114,4 @@ def _leads_back(folder: str, name: str) -> bool:
 
 def _is_visible(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return not any(part.startswith(".") or part == "__MACOSX" for part in parts)
+    return not any(part.startswith(".") or part.lower() in _JUNK for part in parts)

@@ -1,5 +1,4 @@
-// The charts that compare rows. Colours are CSS variables, so that dark mode and print need no
-// drawing anew.
+// The charts that compare rows. Colours are CSS variables, so dark mode and print need no redraw.
 
 function drawAccuracy() {
   const series = visibleRows().map((row) => ({
@@ -65,7 +64,7 @@ function drawLines(id, series, title) {
   }, rows);
 }
 
-// For every task the values of all rows.
+// The values of all rows, for every task.
 function tipPerTask(series) {
   const points = series.flatMap(({ row, points }) => points.map((point) => ({ row, ...point })));
   return d3.groups(points, (point) => point.task).map(([task, found]) => {
@@ -80,7 +79,7 @@ function tipPerClass(points) {
   });
 }
 
-// The values of some rows in lines, the best first.
+// The values of some rows, one per line, best first.
 function listValues(title, points) {
   const ordered = d3.sort(points, (point) => -point.mean);
   const lines = ordered.map((point) => {
@@ -125,7 +124,7 @@ function drawClasses() {
 function classPoints(row) {
   const task = Math.min(state.classTask, row.tasks.length - 1);
   return row.classes[task].map(([mean, deviation], part) => {
-    const name = partsOf(row).names[part];
+    const name = axisOf(row).names[part];
     const [low, high] = [Math.max(0, mean - deviation), Math.min(1, mean + deviation)];
     return { row, name, mean, deviation, low, high };
   });
@@ -138,12 +137,12 @@ function drawForgetting() {
 
 function drawCost() {
   const valueOf = (row) => row.criterionShare;
-  drawBars("chart-cost", "the criterion's share of a run's time", "% of the run →", valueOf, 2, " %");
+  drawBars("chart-cost", "share of the criterion in the time of a run", "% of the run →", valueOf, 2, " %");
 }
 
-// Horizontal bars with the row's name above each: long names need no margin on a phone.
+// Horizontal bars with the name above each bar, so long names need no margin on a phone.
 function drawBars(id, title, label, valueOf, digits, unit) {
-  const bars = visibleRows().map((row) => {
+  const bars = visibleRows().filter((row) => valueOf(row)[0] !== null).map((row) => {
     const [mean, deviation] = valueOf(row);
     const text = showSpread([mean, deviation], digits) + unit;
     return { row, mean, deviation, low: mean - deviation, high: mean + deviation, text };
@@ -185,7 +184,7 @@ function legendOf(rows) {
   return list;
 }
 
-// A piece of a row's line with its symbol.
+// A short line with the symbol of a row.
 function lineMark(row) {
   const svg = d3.create("svg").attr("width", 26).attr("height", 12).attr("aria-hidden", "true");
   const line = svg.append("path").attr("d", "M0,6H26").attr("stroke-dasharray", row.dash);
@@ -213,11 +212,11 @@ function tipStyle() {
 }
 
 function showNothing(id) {
-  byId(id).replaceChildren("Nothing is chosen.");
+  byId(id).replaceChildren("Nothing to show.");
 }
 
-// Put a chart into its figure, with the rows of `legend` named where the choice of rows is not
-// beside it: on narrow screens and paper.
+// Put a chart into its figure. The legend is visible where the controls are not beside the chart:
+// on narrow screens and on paper.
 function draw(id, title, options, legend = null) {
   const figure = byId(id);
   const chart = Plot.plot({
@@ -229,7 +228,7 @@ function draw(id, title, options, legend = null) {
   });
   chart.setAttribute("role", "img");
   for (const mark of chart.querySelectorAll("[aria-label]")) {
-    mark.dataset.mark = mark.getAttribute("aria-label"); // within an image nobody hears it
+    mark.dataset.mark = mark.getAttribute("aria-label"); // screen readers skip labels inside an image
     mark.removeAttribute("aria-label");
   }
   const caption = document.createElement("figcaption");

@@ -1,6 +1,6 @@
-// What can be chosen: data set, methods, rows, tasks. All are native inputs, so the keyboard works.
+// Controls for data set, methods, rows and tasks. Native inputs work by keyboard.
 
-const MANY_ROWS = 8; // more at once are hard to tell apart
+const MANY_ROWS = 8; // more rows are hard to tell apart
 
 function chip(type, group, label, checked, onChange, mark = null) {
   const outer = document.createElement("label");
@@ -42,7 +42,7 @@ function chooseSet(name) {
   drawAll();
 }
 
-// Of every method, the rows beyond the best few.
+// The rows of every method except the best few.
 function worstRows(rows) {
   const accuracy = (row) => row.metrics.average_accuracy[0];
   const worst = d3.groups(rows, (row) => row.method).flatMap(([, own]) => {
@@ -100,7 +100,7 @@ function fillPairRows() {
   byId("pairs-present").hidden = !rows.length;
   byId("pairs-absent").hidden = rows.length > 0;
   if (!rows.length) return;
-  const first = d3.greatest(rows, (row) => row.mix.startsWith("grad") ? row.metrics.average_accuracy[0] + 1 : 0);
+  const first = d3.greatest(rows, (row) => row.usesGradients ? row.metrics.average_accuracy[0] + 1 : 0);
   byId("pair-row").replaceChildren(...rows.map((row) => new Option(row.label, row.number)));
   byId("pair-row").value = first.number;
   choosePairRow(first.number);

@@ -1,4 +1,4 @@
-// Downloads, made of the embedded data when asked for.
+// Downloads, made from the embedded data on demand.
 
 const DOWNLOADS = { results: resultLines, accuracy: accuracyLines, classes: classLines, pairs: pairLines, runs: runLines };
 
@@ -31,7 +31,7 @@ function accuracyLines() {
 function classLines() {
   const head = ["data", "method", "mix", "label", "after_task", "class", "accuracy", "std"];
   const lines = data.rows.flatMap((row) => {
-    const names = partsOf(row).names;
+    const names = axisOf(row).names;
     return row.classes.flatMap((line, after) => {
       const own = [row.data, row.method, row.mix, row.label, after + 1];
       return line.map((value, part) => [...own, names[part], ...value]);
@@ -43,12 +43,12 @@ function classLines() {
 function pairLines() {
   const head = ["data", "method", "mix", "label", "task", "class", "partner", "count"];
   const lines = data.rows.filter((row) => row.pairs).flatMap((row) => {
-    const parts = partsOf(row);
+    const axis = axisOf(row);
     return row.pairs.flatMap((counts, task) => {
-      const seen = parts.seen[task];
+      const seen = axis.seen[task];
       const own = [row.data, row.method, row.mix, row.label, task + 1];
       return counts.map((count, i) => {
-        return [...own, parts.names[Math.floor(i / seen)], parts.names[i % seen], count];
+        return [...own, axis.names[Math.floor(i / seen)], axis.names[i % seen], count];
       });
     });
   });

@@ -1,4 +1,4 @@
-// Draw what the state says, at the start and whenever it or the width changes.
+// Draw the charts at the start and whenever the state or the width changes.
 
 function drawRows() {
   drawAccuracy();

@@ -1,4 +1,4 @@
-// The heatmap of class pairs: which classes were mixed with which, task by task.
+// The heatmap of class pairs: which classes were mixed, task by task.
 
 const MORE = "var(--more)";
 const LESS = "var(--less)";
@@ -10,13 +10,13 @@ function rowsWithPairs() {
 function drawPairs() {
   const row = data.rows[state.pairRow];
   const cells = pairCells(row, state.pairTask, state.pairMeasure);
-  const names = partsOf(row).names;
+  const names = axisOf(row).names;
   const longest = Math.max(...names.map((name) => name.length));
   const left = nameMargin(names);
-  const right = longest > 4 ? 30 : 8; // slanted names reach further
+  const right = longest > 4 ? 30 : 8; // slanted names need more room
   const width = chartWidth(byId("chart-pairs"));
   const size = Math.max(3, Math.min(46, (width - left - right) / names.length));
-  const step = Math.max(1, Math.ceil(13 / size)); // every how many names there is room
+  const step = Math.max(1, Math.ceil(13 / size)); // show every n-th name
   const ticks = names.filter((_, place) => place % step === 0);
   const slanted = longest * 7 > size * step;
   const top = slanted ? Math.min(20 + 5.2 * longest, 90) : 36;
@@ -57,8 +57,8 @@ function pairTitle(row) {
 
 // One cell for every pair of classes learned so far.
 function pairCells(row, task, measure) {
-  const parts = partsOf(row);
-  const seen = parts.seen[task];
+  const axis = axisOf(row);
+  const seen = axis.seen[task];
   const counts = row.pairs[task];
   const of = d3.range(seen).map((a) => d3.sum(counts.slice(a * seen, (a + 1) * seen)));
   const by = d3.range(seen).map((b) => d3.sum(d3.range(seen), (a) => counts[a * seen + b]));
@@ -69,13 +69,13 @@ function pairCells(row, task, measure) {
     const part = share(count, of[a]);
     const chance = of[a] && by[b] ? (count * total) / (of[a] * by[b]) : null;
     return {
-      a: parts.names[a],
-      b: parts.names[b],
+      a: axis.names[a],
+      b: axis.names[b],
       count,
       part,
       chance,
       ...(measure === "share" ? shadeShare(part, strongest) : shadeChance(chance)),
-      text: describePair(parts.names[a], parts.names[b], count, part, chance),
+      text: describePair(axis.names[a], axis.names[b], count, part, chance),
     };
   });
 }
@@ -88,7 +88,7 @@ function shadeShare(part, strongest) {
   return { colour: MORE, strength: strongest ? part / strongest : 0, short: (100 * part).toFixed(0) };
 }
 
-// Full colour at four times, or a quarter of, what independent drawing would give.
+// Full colour at four times, or a quarter of, the count expected by chance.
 function shadeChance(chance) {
   if (chance === null) return { colour: MORE, strength: 0, short: "" };
   const doublings = chance > 0 ? Math.log2(chance) : -2;
@@ -106,7 +106,7 @@ function showCell(cell) {
   if (cell) byId("pair-value").textContent = cell.text.replaceAll("\n", " · ");
 }
 
-// Arrow keys move a frame from cell to cell.
+// Arrow keys move a frame between cells.
 function walkCells(chart, cells, names, size) {
   const found = new Map(cells.map((cell) => [`${cell.a}\n${cell.b}`, cell]));
   const [x, y] = [chart.scale("x"), chart.scale("y")];
@@ -133,11 +133,11 @@ function walkCells(chart, cells, names, size) {
   chart.addEventListener("blur", () => frame.attr("display", "none"));
 }
 
-// The heatmap as a table, made only when somebody opens it.
+// The heatmap as a table, made when it is opened.
 function fillPairTable(cells, names) {
   const seen = names.slice(0, Math.sqrt(cells.length));
   const table = document.createElement("table");
-  table.createCaption().textContent = "Percent of the partners of the class at the left";
+  table.createCaption().textContent = "Partners of the class on the left, in percent";
   const head = table.createTHead().insertRow();
   for (const name of ["class", ...seen]) head.append(headCell(name, "col"));
   const body = table.createTBody();

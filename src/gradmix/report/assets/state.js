@@ -1,14 +1,14 @@
 "use strict";
 
-// What the page shows. `data` is described in gradmix/report/data.py; [mean, deviation] pairs have
-// null for the deviation of a single run.
+// What the page shows. gradmix/report/data.py describes `data`. In [mean, deviation] pairs, null is
+// a missing value: the deviation of a single run, or a quantity that no run measured.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
 const state = {
   set: data.sets[0].data,
-  methods: new Set(), // shown, of the data set
-  hidden: new Set(), // rows switched off, by number
+  methods: new Set(), // shown methods of the data set
+  hidden: new Set(), // numbers of hidden rows
   classTask: 0,
   forgottenTask: 0,
   pairRow: null,
@@ -42,7 +42,7 @@ const DASHES = ["none", "7 3", "2 3", "9 3 2 3", "4 2", "1 4"];
 
 data.rows.forEach((row, number) => {
   row.number = number;
-  row.symbol = SYMBOLS[row.mix] ?? OTHER_SYMBOL;
+  row.symbol = Object.hasOwn(SYMBOLS, row.mix) ? SYMBOLS[row.mix] : OTHER_SYMBOL;
   row.dash = DASHES[row.style % DASHES.length];
 });
 
@@ -62,16 +62,17 @@ function setLabel() {
   return data.sets.find((set) => set.data === state.set).label;
 }
 
-function partsOf(row) {
-  return data.parts[row.parts];
+function axisOf(row) {
+  return data.axes[row.axis];
 }
 
-// Rows of one method need not say which.
+// The label of a row, without the method if all rows have the same.
 function shortLabel(row) {
   return state.methods.size > 1 ? row.label : row.name;
 }
 
 function showSpread([mean, deviation], digits = 3) {
+  if (mean === null) return "–";
   const text = mean.toFixed(digits);
   return deviation === null ? text : `${text} ± ${deviation.toFixed(digits)}`;
 }
@@ -80,7 +81,7 @@ function taskTitle(row, task) {
   return `${task + 1} of ${row.tasks.length} (${row.tasks[task]})`;
 }
 
-// The row with most tasks: its tasks are those of the axes and sliders.
+// The row with most tasks. Axes and sliders show its tasks.
 function longestRow(rows) {
   return rows.reduce((best, row) => (row.tasks.length > best.tasks.length ? row : best), rows[0]);
 }

@@ -1,0 +1,103 @@
+"""Descriptions of the settings, for command-line help and for `docs/settings.md`.
+
+`python -m gradmix._setting_docs > docs/settings.md` writes the page.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any, NamedTuple
+
+from gradmix._setting_types import MOST, Settings
+from gradmix.settings import GROUPS, PRESETS, RunSettings
+
+
+class Description(NamedTuple):
+    """A setting as options and documentation show it."""
+
+    name: str
+    kind: str  # of one value: integer, number, boolean, string or any
+    is_list: bool  # whether the setting itself has several values
+    allowed: str  # values, in words
+    default: Any
+    help: str
+    source: str
+
+
+@cache
+def describe(group: type[Settings] = RunSettings) -> dict[str, Description]:
+    """Return the descriptions of the settings of a group, by name.
+
+    >>> describe()["epochs"].allowed
+    'integer ≥ 1'
+    """
+    properties = group.model_json_schema()["properties"]
+    return {name: _description(name, schema) for name, schema in properties.items()}
+
+
+_BOUNDS = {
+    **{"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"},
+    **{"ge": "≥", "gt": ">", "le": "≤", "lt": "<"},
+}
+
+
+def _description(name: str, schema: dict[str, Any]) -> Description:
+    first, *others = schema.get("anyOf", [schema])
+    one = first.get("items", first)
+    kind = one.get("type", "any") if name != "options" else "string"
+    if "enum" in one:
+        allowed = " or ".join(one["enum"])
+    else:
+        bounds = [
+            f"{sign} {one[key]:g}" for key, sign in _BOUNDS.items() if one.get(key, MOST) < MOST
+        ]
+        allowed = f"{_WORDS.get(kind, kind)} {', '.join(bounds)}".rstrip()
+    if "items" in first:
+        allowed = f"list of {allowed}"
+    if {"type": "null"} in others:
+        allowed += " or None"
+    default = schema.get("default", "")
+    return Description(
+        name, kind, "items" in first, allowed, default, schema["description"], schema["source"]
+    )
+
+
+_WORDS = {"string": "text", "boolean": "True or False"}
+
+
+def settings_page() -> str:
+    """Return `docs/settings.md`: a Markdown table for each group of settings."""
+    lines = ["# Settings", "", _INTRODUCTION, ""]
+    for group in GROUPS:
+        lines += [f"## {(group.__doc__ or '').splitlines()[0].rstrip('.')}", "", *_table(group), ""]
+    lines += ["## Defaults of data sets that differ", "", "| data set | settings |", "|---|---|"]
+    for name, preset in PRESETS.items():
+        values = ", ".join(f"{key}={_shown(value)}" for key, value in preset.items())
+        lines.append(f"| {name} | {values or 'none'} |")
+    return "\n".join(lines) + "\n"
+
+
+_INTRODUCTION = (
+    "This page is generated from `gradmix/settings.py`. The source of a default is the paper, "
+    "PyTorch, Remix, or ours. The command line writes `epochs` as `--epochs`, a TOML file as "
+    "`epochs = 20`."
+)
+
+
+def _table(group: type[Settings]) -> list[str]:
+    rows = [
+        f"| `{d.name}` | {d.allowed} | {_shown(d.default)} | {d.source} | {d.help} |"
+        for d in describe(group).values()
+    ]
+    return ["| setting | value | default | source | meaning |", "|---|---|---|---|---|", *rows]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "none"
+    return str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_page())

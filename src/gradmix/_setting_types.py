@@ -1,0 +1,186 @@
+"""The types that settings have, the errors that invalid values raise, and seeds as text.
+
+Values take one normal form, so that equal configurations compare equal: `lr=1` becomes 1.0, a
+list becomes a tuple, and a NumPy number becomes a Python number. Text such as "20" is not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from gradmix.errors import InputError, UnknownNameError
+
+LARGEST = 1e30
+MOST = 2**31
+MOST_SEEDS = 1_000_000
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise PydanticCustomError("form", "give a whole number")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise PydanticCustomError("form", "give a number")
+    if abs(value) > LARGEST:  # type: ignore[operator]
+        raise PydanticCustomError("form", "give a finite number of at most 1e30")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise PydanticCustomError("form", "give text")
+    return str(value)
+
+
+def _several(form: Callable[[Any], Any], words: str) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a converter to a tuple; a single value becomes a tuple of one."""
+
+    def convert(value: Any) -> tuple[Any, ...]:
+        single = isinstance(value, str) or not hasattr(value, "__iter__")
+        try:
+            return tuple(form(item) for item in ([value] if single else value))
+        except (ValueError, TypeError):
+            raise PydanticCustomError("form", f"give {words}") from None
+
+    return convert
+
+
+def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
+    """Return name-number pairs sorted by name, from a mapping or from pairs."""
+    try:
+        pairs = dict(value.items() if isinstance(value, Mapping) else value)
+        return tuple(sorted((_text(name), _option(number)) for name, number in pairs.items()))
+    except (ValueError, TypeError):
+        raise PydanticCustomError("form", "give numbers by name") from None
+
+
+def _option(value: Any) -> Any:
+    return value if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+
+
+def _order(value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        return value
+    order: tuple[int, ...] = _several(_whole, "a name or whole numbers")(value)
+    return order
+
+
+Whole = Annotated[int, BeforeValidator(_whole), Field(le=MOST)]
+Seed = Annotated[int, BeforeValidator(_whole), Field(le=2**63 - 1)]
+Number = Annotated[float, BeforeValidator(_number)]
+Text = Annotated[str, BeforeValidator(_text)]
+Counts = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MOST)], ...],
+    BeforeValidator(_several(_whole, "whole numbers")),
+]
+Names = Annotated[tuple[str, ...], BeforeValidator(_several(_text, "names"))]
+Options = Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs)]
+ClassOrder = Annotated[str | tuple[int, ...], BeforeValidator(_order)]
+
+
+def setting(default: Any, help: str, source: str = "ours", **bounds: Any) -> Any:  # noqa: A002
+    """Declare a setting: its default (`...` if it has none), help, source and bounds."""
+    return Field(default, description=help, json_schema_extra={"source": source}, **bounds)
+
+
+class Settings(BaseModel):
+    """A group of settings: immutable, hashable, and valid from the moment it exists.
+
+    Raises:
+        InputError: If a value is invalid. The message names the setting, the value and the remedy.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise input_error(error, given, type(self).model_fields) from None
+
+
+_REMEDIES = {
+    "greater_than_equal": "give {ge} or more",
+    "greater_than": "give a number above {gt}",
+    "less_than_equal": "give {le} or less",
+    "less_than": "give a number below {lt}",
+    "finite_number": "give a finite number",
+    "bool_type": "give True or False",
+    "too_short": "give at least {min_length}",
+}
+"""By pydantic's type of error; other errors come from this module and are remedies themselves."""
+
+
+def input_error(
+    error: ValidationError, given: Mapping[str, Any], known: Iterable[str], name: str = ""
+) -> InputError:
+    """Return the first violation as an error that names the setting, the value and the remedy."""
+    first = error.errors(include_url=False)[0]
+    context = first.get("ctx", {})
+    if isinstance(context.get("error"), InputError):  # raised by a validator of gradmix
+        return context["error"]  # type: ignore[no-any-return]
+    name = name or str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        return UnknownNameError("setting", name, known)
+    if first["type"] == "missing":
+        return InputError(f"{name} is missing; give a value")
+    if first["type"] == "literal_error":
+        choices = [
+            part.strip("'") for part in context["expected"].replace(" or ", ", ").split(", ")
+        ]
+        return UnknownNameError(name, given[name], choices)
+    bounds = {
+        key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()
+    }
+    remedy = _REMEDIES.get(first["type"], first["msg"]).format(**bounds)
+    return InputError(f"{name} is {_shown(given.get(name))}; {remedy}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value in at most 80 characters, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a number with too many digits, or an object that cannot show itself
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def parse_seeds(texts: Sequence[str | int]) -> list[int]:
+    """Return the seeds of numbers and ranges.
+
+    Raises:
+        InputError: If a text is neither a number nor a range, or there are too many seeds.
+
+    >>> parse_seeds(["0-2", "7", 9])
+    [0, 1, 2, 7, 9]
+    """
+    seeds: list[int] = []
+    for text in map(str, texts):
+        first, dash, last = text.partition("-")
+        last = last if dash else first
+        valid = all(part.isdecimal() and len(part) < 20 for part in (first, last))
+        if not valid or int(first) > int(last):
+            raise InputError(f"seeds has {text!r}; give numbers or ranges, such as 0 1 2 or 0-4")
+        if len(seeds) + int(last) - int(first) >= MOST_SEEDS:
+            raise InputError(f"seeds has {text!r}; give at most {MOST_SEEDS} seeds")
+        seeds += range(int(first), int(last) + 1)
+    return seeds
+
+
+def seed_range(seeds: Sequence[int]) -> str:
+    """Return consecutive seeds as a range, others one by one.
+
+    >>> seed_range([5, 6, 7]), seed_range([0, 2])
+    ('5-7', '0 2')
+    """
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}-{seeds[-1]}"
+    return " ".join(str(seed) for seed in seeds)

@@ -1,0 +1,271 @@
+"""Check a classifier's parameters, and choose what the caller left open from the data."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from gradmix.classifier.features import (
+    Features,
+    default_backbone,
+    is_backbone,
+    load_features,
+)
+from gradmix.classifier.inputs import Layout, is_path
+from gradmix.criterion import find_head
+from gradmix.data.augment import TRANSFORMS
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.methods import find_method
+from gradmix.methods.base import read_options
+from gradmix.mixing import parse_recipe
+from gradmix.models import MODELS, adapt, build_empty_model, build_model, new_linear
+from gradmix.models.pretrained import PRETRAINED
+from gradmix.settings import (
+    CriterionSettings,
+    TrainingSettings,
+    check,
+    check_classifier,
+)
+from gradmix.training.build import Design
+
+FIXED = (
+    *("method", "model", "head_size", "exemplars_per_class", "memory_total"),
+    *("holdout_per_class", "image_size", "mean", "std"),
+)
+"""Parameters that cannot change between calls of partial_fit."""
+
+EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
+"""Default number of epochs: EPOCHS, or more up to MOST_EPOCHS until there are STEPS steps."""
+SMALL_TAU, MLP_STEPS, RESNET_STEPS = 0.5, 2000, 3000
+"""With fewer steps, gradmix+ uses this τ, and ResNets use remix; see docs/classifier.md."""
+SMALL_GREY, SMALL = 32, 16
+"""Largest side in pixels of grey images, and of any images, for which an MLP is chosen."""
+PHOTO_LR, OTHER_LR = 0.05, 0.01
+
+# --- checks ---------------------------------------------------------------------------------
+
+
+def check_params(params: Mapping[str, Any]) -> None:
+    """Check every parameter by itself and together with the others.
+
+    Raises:
+        InputError: If a parameter is invalid; the message names it.
+    """
+    transforms = () if params["transforms"] is None else params["transforms"]
+    check_classifier({**params, "transforms": transforms})
+    _check_model(params["model"])
+    for name in _transforms(params["transforms"], photos=False):
+        if name not in TRANSFORMS:
+            raise UnknownNameError("transform", name, TRANSFORMS)
+    kind = find_method(choose_method(params["method"], params["model"]))
+    mix = choose_mix(params["mix"], kind.replays, large=True)
+    kind.check_mix(parse_recipe(mix, params["alpha"], params["tables"], params["tau"]))
+    if params["head_size"] is not None and kind.grows:
+        raise InputError(
+            f"head_size is {params['head_size']}; give None: the head of {params['method']} grows"
+        )
+    read_options(kind.options_type, dict(params["options"] or {}))
+    _check_memory(params)
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, nn.Module):
+        find_head(model)
+    elif not isinstance(model, str):
+        raise InputError(f"model is {str(model)[:80]!r}; give a name, 'auto' or a torch.nn.Module")
+    elif model not in MODELS and model != "auto" and not is_backbone(model):
+        raise UnknownNameError("model", model, [*MODELS, *PRETRAINED, "timm/NAME", "auto"])
+
+
+def _check_memory(params: Mapping[str, Any]) -> None:
+    each, total, held = (
+        params[name] for name in ("exemplars_per_class", "memory_total", "holdout_per_class")
+    )
+    if total is None and each is None:
+        raise InputError("exemplars_per_class and memory_total are None; give one of them")
+    if total is None and held >= each:
+        raise InputError(
+            f"holdout_per_class is {held} of {each} exemplars_per_class; leave at least one for "
+            "replay"
+        )
+
+
+def budget(params: Mapping[str, Any], classes: int) -> tuple[int | None, int | None]:
+    """Return the exemplars for replay, per class or in total, when so many classes are known."""
+    each, total, held = (
+        params[name] for name in ("exemplars_per_class", "memory_total", "holdout_per_class")
+    )
+    if total is None:
+        return each - held, None
+    left = total - held * classes
+    if left < classes:
+        raise InputError(
+            f"memory_total is {total}; {classes} classes need at least {classes * (held + 1)}: "
+            f"{held} of each class for measuring and one for replay"
+        )
+    return None, left
+
+
+def _transforms(given: Any, photos: bool) -> tuple[str, ...]:
+    if isinstance(given, str) and given == "auto":
+        return ("crop", "flip") if photos else ()
+    names: tuple[str, ...] = () if given is None else check("transforms", given)
+    return names
+
+
+# --- choices --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """What one call trains: every open parameter is chosen."""
+
+    design: Design
+    model: str | nn.Module  # a name, or the caller's network
+    transforms: tuple[str, ...]
+
+    def network(self, layout: Layout, outputs: int, generator: torch.Generator) -> nn.Module:
+        """Return a new network for samples of this form; `generator` draws its weights."""
+        if isinstance(self.model, str):
+            return build_model(self.model, layout.shape, outputs, generator=generator)
+        network: Any = adapt(copy.deepcopy(self.model))
+        head = network.head
+        if head.out_features != outputs:
+            bias = head.bias is not None
+            network.head = new_linear(head.in_features, outputs, bias, generator=generator)
+        return cast(nn.Module, network)
+
+    def empty_network(self, layout: Layout, outputs: int) -> nn.Module:
+        """Return a network without values, to load saved weights into."""
+        assert isinstance(self.model, str)
+        return build_empty_model(self.model, layout.shape, outputs)
+
+
+def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -> str | nn.Module:
+    """Return the network: an MLP for rows and small images, otherwise a ResNet-18."""
+    if not (isinstance(given, str) and given == "auto"):
+        return given
+    if not layout.images:
+        return "mlp"
+    if _is_small(layout):
+        return "mlp"
+    return "resnet18-tiny" if device.type == "cpu" else "resnet18"
+
+
+def choose_features(model: Any, X: Any, size: int | None) -> Features | None:
+    """Return the backbone before the samples are read: the named one, or the default for files.
+
+    Raises:
+        MissingPackageError: If the weights of a named backbone are not installed.
+    """
+    if is_backbone(model):
+        return load_features(model, size)
+    if model == "auto" and is_path(X):
+        name = default_backbone()
+        return None if name is None else load_features(name, size)
+    return None
+
+
+def choose_features_for(layout: Layout, size: int | None) -> Features | None:
+    """Return the default backbone for arrays of images; None for rows and small images."""
+    if not layout.images or _is_small(layout):
+        return None
+    name = default_backbone()
+    return None if name is None else load_features(name, size)
+
+
+def _is_small(layout: Layout) -> bool:
+    """Whether images are small enough for an MLP."""
+    channels, *sides = layout.shape
+    return (max(sides) <= SMALL_GREY and channels == 1) or min(sides) < SMALL
+
+
+def choose_method(given: str, model: str | nn.Module) -> str:
+    """Return the method; on frozen features the default is ridge regression."""
+    if given != "auto":
+        return given
+    frozen = isinstance(model, str) and (model == "linear" or is_backbone(model))
+    return "ridge" if frozen else "er"
+
+
+def choose_mix(given: str, replays: bool, *, large: bool) -> str:
+    """Return the mix; gradient partners need a memory and, on photos, many steps."""
+    if given != "auto":
+        return given
+    return "none" if not replays else "gradmix+" if large else "remix"
+
+
+def plan_call(
+    params: Mapping[str, Any],
+    model: str | nn.Module,
+    layout: Layout,
+    samples: int,
+    classes: int,
+) -> CallPlan:
+    """Return what a call trains.
+
+    Args:
+        params: The classifier's parameters.
+        model: The network, chosen by `choose_model`.
+        layout: The form of the samples.
+        samples: The number of samples of the call.
+        classes: The number of classes known after the call.
+    """
+    steps = max(1, samples // params["batch_size"])
+    epochs = params["epochs"]
+    if epochs is None:
+        epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
+    photos = isinstance(model, str) and model.startswith("resnet")
+    lr = params["lr"] if params["lr"] is not None else PHOTO_LR if photos else OTHER_LR
+    large = epochs * steps >= (RESNET_STEPS if photos else MLP_STEPS)
+    method = choose_method(params["method"], model)
+    mix = choose_mix(params["mix"], find_method(method).replays, large=large or not photos)
+    if params["early_stopping"] and not find_method(method).trains:
+        raise InputError(f"early_stopping is True, but {method} has no epochs; omit it")
+    small_tau = SMALL_TAU if mix == "gradmix+" and not large else None
+    tau = small_tau if params["tau"] is None else params["tau"]
+    each, total = budget(params, classes)
+    design = Design(
+        method=method,
+        recipe=parse_recipe(mix, params["alpha"], params["tables"], tau),
+        settings=_training_settings(params, epochs=epochs, lr=lr),
+        options=tuple(dict(params["options"] or {}).items()),
+        exemplars_per_class=each,
+        memory_total=total,
+        criterion=CriterionSettings(
+            criterion_exemplars=int(params["criterion_exemplars"]),
+            pairing=params["pairing"],
+            average=params["average"],
+        ),
+    )
+    return CallPlan(design, model, _transforms_for(params, layout, photos))
+
+
+def _transforms_for(params: Mapping[str, Any], layout: Layout, photos: bool) -> tuple[str, ...]:
+    usual = layout.images and layout.shape[0] in (1, 3)
+    transforms = _transforms(params["transforms"], photos and usual)
+    if transforms and not usual:
+        raise InputError(
+            f"transforms is {list(transforms)}; transforms need images with 1 or 3 channels, and "
+            f"these samples have shape {layout.shape}"
+        )
+    return transforms
+
+
+def _training_settings(params: Mapping[str, Any], *, epochs: int, lr: float) -> TrainingSettings:
+    return TrainingSettings(
+        epochs=int(epochs),
+        lr=float(lr),
+        momentum=float(params["momentum"]),
+        weight_decay=float(params["weight_decay"]),
+        lr_steps=check("lr_steps", params["lr_steps"]),
+        batch_size=int(params["batch_size"]),
+        replay_batch_size=int(params["replay_batch_size"]),
+        head="growing" if params["head_size"] is None else "fixed",
+    )

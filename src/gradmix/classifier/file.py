@@ -1,0 +1,540 @@
+"""Classifier files: the schema, reading and writing, and `learn_into`, which trains a file.
+
+Everything in a file is checked against the schema before a network is created: types, ranges,
+lengths, and whether the parts fit each other. The weights are checked against the network when they
+are loaded. A classifier whose predictions are not finite is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+from torch import Tensor, nn
+
+from gradmix.classifier.defaults import check_params
+from gradmix.classifier.fit import CallData, Watch
+from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
+from gradmix.classifier.report import Report
+from gradmix.classifier.state import CONTENTS, Learned, digest, from_state
+from gradmix.data.image_folders.read import read_folder
+from gradmix.errors import FileError, InputError
+from gradmix.files import locked, read_state_file, write_state_file
+from gradmix.files.atomic_write import remove_leftovers
+from gradmix.files.json_file import parse_json
+from gradmix.files.schema import Schema, TensorOf, first_violation, validate
+from gradmix.training import checkpoint as checkpoints
+from gradmix.training.build import pick_device
+from gradmix.training.loop import Event, Training
+
+if TYPE_CHECKING:
+    from gradmix.classifier.classifier import IncrementalClassifier
+
+KIND = "classifier"
+PROBES, PROBE_NUMBERS = 16, 2**16
+"""Samples, and input numbers in total, for the check that predictions are finite."""
+IDENTITY = ("parameters", "seed", "past", "data")
+
+FilePath = str | os.PathLike[str]
+
+# --- the schema -----------------------------------------------------------------------------
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_Side = Annotated[int, Field(ge=1, lt=2**24)]
+_Seen = Annotated[int, Field(ge=1)]
+_Labels = Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
+_Rows = Annotated[Tensor, TensorOf(torch.uint8, torch.float32, finite=True)]
+_Finite = Annotated[Tensor, TensorOf(finite=True)]
+_Priority = Annotated[Tensor, TensorOf(torch.int64, *_FLOATS, ndim=1, finite=True)]
+_Weights = dict[str, _Finite]
+
+
+def _refuse(message: str) -> None:
+    raise PydanticCustomError("classifier", message)
+
+
+class _PCG64(Schema):
+    """The position of a NumPy generator."""
+
+    state: Annotated[int, Field(ge=0, lt=2**128)]
+    inc: Annotated[int, Field(ge=0, lt=2**128)]
+
+
+class _HostStream(Schema):
+    """The state of a NumPy generator."""
+
+    bit_generator: Literal["PCG64"]
+    state: _PCG64
+    has_uint32: Annotated[int, Field(ge=0, le=1)]
+    uinteger: Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _check_host_stream(text: str) -> str:
+    try:
+        _HostStream.model_validate(parse_json(text.encode(), "the state"))
+    except ValidationError as error:
+        _refuse(f"is not the state of a generator: {first_violation(error)}")
+    except FileError as error:
+        _refuse(f"is not the state of a generator: {error}")
+    return text
+
+
+class _Streams(Schema):
+    """The states of all random streams; `RandomStreams` checks those of PyTorch further."""
+
+    seed: Annotated[int, Field(ge=0)]
+    device: dict[str, Annotated[Tensor, TensorOf(torch.uint8, ndim=1)]]
+    host: dict[str, Annotated[str, AfterValidator(_check_host_stream)]]
+
+
+class _Samples(Schema):
+    """Samples and their class numbers."""
+
+    x: _Rows
+    y: _Labels
+
+    def fits(self, name: str, shape: Sequence[int], known: int) -> None:
+        """Check the samples against the form of samples and the number of classes."""
+        if self.x.shape[:1] != self.y.shape:
+            _refuse(f"{name}.x has shape {(*self.x.shape,)} for {len(self.y)} labels")
+        if not len(self.y):
+            return
+        wanted = torch.uint8 if len(shape) == 3 else torch.float32
+        if self.x.dtype != wanted or list(self.x.shape[1:]) != list(shape):
+            _refuse(
+                f"{name}.x has {self.x.dtype} samples of shape {tuple(self.x.shape[1:])}, not "
+                f"{wanted} of shape {tuple(shape)}"
+            )
+        if int(self.y.min()) < 0 or int(self.y.max()) >= known:
+            _refuse(f"{name}.y has labels outside 0 to {known - 1}")
+
+
+class _Memory(_Samples):
+    """Exemplars with their priorities and what else a method stores of each."""
+
+    priority: _Priority
+    extras: dict[str, _Finite]
+
+    def fits(self, name: str, shape: Sequence[int], known: int) -> None:
+        """Also check that all parts have one row per exemplar."""
+        super().fits(name, shape, known)
+        for part, rows in {"priority": self.priority, **self.extras}.items():
+            if rows.ndim == 0 or len(rows) != len(self.y):
+                _refuse(f"{name} has {len(self.y)} exemplars; {part} has shape {(*rows.shape,)}")
+
+
+class _Buffer(Schema):
+    """A buffer of gradient-based sample selection."""
+
+    capacity: Annotated[int, Field(ge=1, le=2**31)]
+    index: _Labels
+    scores: Annotated[Tensor, TensorOf(*_FLOATS, ndim=1)]
+    kept: dict[str, Tensor]
+
+
+class _Method(Schema):
+    """The state of a method; a method checks fields of its own that are not declared here."""
+
+    model_config = ConfigDict(extra="allow")
+    structure: dict[str, Annotated[int, Field(ge=0)] | bool]
+    networks: Annotated[dict[str, _Weights], Field(min_length=1)]
+    memory: _Memory
+    mixer: Any = None  # not used: every call computes its own pairs
+    kept: _Samples | None = None  # joint
+    initial: _Weights | None = None  # joint
+    buffers: dict[str, _Buffer] | None = None  # gss
+    first_epoch: bool = True  # gss
+
+    @model_validator(mode="after")
+    def _check(self) -> _Method:
+        """No part of the structure exceeds the weights; no variance is negative."""
+        tensors = [value for weights in self.networks.values() for value in weights.values()]
+        sizes = [value.shape[0] for value in tensors if value.numel() and value.ndim]
+        most = max(len(tensors), *sizes, 0)
+        for name in ("outputs", "seen"):
+            if type(self.structure.get(name)) is not int:
+                _refuse(f"structure has no number {name}")
+        for name, value in self.structure.items():
+            if value > most:
+                _refuse(f"structure.{name} is {value}; the weights allow at most {most}")
+        for weights in self.networks.values():
+            for name, weight in weights.items():
+                if name.endswith("running_var") and bool((weight.real < 0).any()):
+                    _refuse(f"{name} is a variance and has negative values")
+        return self
+
+
+class _Training(Schema):
+    """What the next call starts from."""
+
+    position: dict[str, Any]
+    losses: Tensor
+    method: _Method
+    stage: None = None  # a file never stops in the middle of a stage
+    streams: _Streams
+
+
+def _check_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Check the parameters of a file as those of a call; a caller's network is not stored."""
+    _check_plain(params)
+    try:
+        check_params({**params, "model": params["model"] or "auto"})
+    except KeyError as error:
+        _refuse(f"has no {error}")
+    except InputError as error:
+        _refuse(str(error))
+    return params
+
+
+def _check_plain(value: Any) -> None:
+    """Refuse tensors among parameters."""
+    if isinstance(value, Tensor):
+        _refuse("contains a tensor")
+    for part in value.values() if isinstance(value, dict) else value if _is_list(value) else ():
+        _check_plain(part)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+class _Features(Schema):
+    """The pretrained backbone whose embeddings are the samples."""
+
+    name: str
+    size: Annotated[int, Field(ge=8, le=4096)]
+    digest: str
+
+
+class ClassifierState(Schema):
+    """The complete content of a classifier file."""
+
+    contents: Literal[1]
+    params: Annotated[dict[str, Any], AfterValidator(_check_params)]
+    shape: list[_Side]
+    columns: list[str] | None
+    model: str | None
+    mean: list[float]
+    std: list[Annotated[float, Field(gt=0)]]
+    seed: Annotated[int, Field(ge=0)]
+    known: Annotated[list[Label], Field(min_length=1)]
+    declared: list[Label]
+    counts: list[_Seen]
+    history: Annotated[list[Report], Field(min_length=1)]
+    finished: str
+    training: _Training
+    holdout: _Memory | None
+    features: _Features | None = None
+    changed: dict[str, Any] = Field(default_factory=dict)
+    random_state: int | bool | None
+
+    @model_validator(mode="after")
+    def _check(self) -> ClassifierState:
+        """The parts fit each other."""
+        _check_params({**self.params, **self.changed})
+        self._check_labels()
+        self._check_layout()
+        known, method = len(self.known), self.training.method
+        outputs, size = method.structure["outputs"], self.params["head_size"]
+        if method.structure["seen"] != known or outputs < known or size not in (None, outputs):
+            _refuse(f"structure has {outputs} outputs for {known} classes and head_size {size}")
+        method.memory.fits("memory", self.shape, known)
+        if method.kept is not None:
+            method.kept.fits("kept", self.shape, known)
+        if (self.holdout is None) != (not self.params["holdout_per_class"]):
+            _refuse("holdout does not fit holdout_per_class")
+        if self.holdout is not None:
+            self.holdout.fits("holdout", self.shape, known)
+        return self
+
+    def _check_labels(self) -> None:
+        labels = [*self.known, *self.declared]
+        array = as_array(labels)
+        if len({*map(type, labels)}) != 1 or len({*self.known}) != len(self.known):
+            _refuse("known has labels of several kinds, or one twice")
+        if array.dtype.kind not in "Uib" or array.tolist() != labels:  # too large, or ends in NUL
+            _refuse("known has a label that no array can hold")
+        if len(self.counts) != len(self.known):
+            _refuse(f"counts has {len(self.counts)} entries for {len(self.known)} classes")
+
+    def _check_layout(self) -> None:
+        if len(self.shape) not in (1, 3):
+            _refuse(f"shape is {self.shape}; samples have 1 or 3 dimensions")
+        for name in ("mean", "std", "columns"):
+            values = getattr(self, name)
+            if values is not None and len(values) != self.shape[0]:
+                _refuse(f"{name} has {len(values)} entries for samples of shape {self.shape}")
+        mean, std = (torch.tensor(part, dtype=torch.float32) for part in (self.mean, self.std))
+        if not bool(torch.isfinite(mean).all()) or not bool((std > 0).all()):
+            _refuse("mean or std is not a float32 number, or std is 0 as float32")
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+def write(path: FilePath, classifier: IncrementalClassifier, learned: Learned) -> int:
+    """Write a classifier file; return its size in bytes."""
+    state = learned.to_state()
+    changed = _changed(classifier._params(), learned.basis.params)
+    if changed:  # parameters set since the last call; the knowledge belongs to the others
+        state["changed"] = changed
+    state["random_state"] = _seed(classifier.random_state)
+    return write_state_file(path, KIND, state)
+
+
+def _changed(params: Mapping[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that differ from the last call; networks are not stored."""
+    return {
+        name: value
+        for name, value in params.items()
+        if not isinstance(value, nn.Module) and value != learned[name]
+    }
+
+
+def _seed(given: Any) -> int | None:
+    """Return a random_state for a file: numbers only, not generators."""
+    if isinstance(given, np.integer):
+        return int(given)
+    return given if isinstance(given, int) else None
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def read(
+    path: FilePath, names: Sequence[str], model: Any = None, device: str | None = None
+) -> tuple[dict[str, Any], Learned]:
+    """Return the parameters and the knowledge of a classifier.
+
+    Args:
+        path: The file.
+        names: The names of the classifier's parameters.
+        model: The network, if the caller provided one when the classifier learned.
+        device: Another device than the saved one.
+
+    Raises:
+        FileError: If the file is damaged; the message names the file and the field.
+        InputError: If `model` or `device` does not fit.
+    """
+    if device is not None:
+        _check_device(device)
+    state = read_state_file(path, KIND)
+    _check_contents(path, state.get("contents"))
+    with _blaming_file(path):
+        checked = validate(ClassifierState, state, path)
+    if {*checked.params, "random_state"} != {*names} or not {*checked.changed} <= {*names}:
+        raise FileError(f"{os.fspath(path)} is damaged: params: not those of a classifier")
+    _check_model(path, checked.model, model)
+    if device is None:
+        device = checked.changed.get("device", checked.params["device"])
+        _check_saved_device(path, device)
+    with _blaming_file(path) if checked.model is not None else _blaming_model(path, model):
+        learned = from_state(state, model, device)
+        finite = _predicts_finite(learned)
+    if not finite:
+        raise FileError(
+            f"{os.fspath(path)} is damaged: training.method: predictions are not finite"
+        )
+    params = {**learned.basis.params, **checked.changed, "random_state": checked.random_state}
+    return params, learned
+
+
+def _check_contents(path: FilePath, contents: Any) -> None:
+    if type(contents) is not int or contents != CONTENTS:
+        raise FileError(
+            f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
+            f"{CONTENTS}: install the version that wrote it or a later one"
+        )
+
+
+@torch.no_grad()
+def _predicts_finite(learned: Learned) -> bool:
+    """Whether predictions are finite for stored samples, random inputs and extreme images."""
+    layout, known = learned.basis.layout, len(learned.labels.known)
+    count = max(2, min(PROBES, PROBE_NUMBERS // math.prod(layout.shape)))
+    noise = torch.randn(count, *layout.shape, generator=torch.Generator().manual_seed(0))
+    scores = [learned.method.predict(noise.to(learned.device))[:, :known].cpu()]
+    samples = [
+        learned.method.stored_samples().x,
+        learned.holdout.x if learned.holdout else torch.empty(0),
+    ]
+    if layout.images:
+        samples.append(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
+    for x in samples:
+        if len(x):
+            rows = torch.linspace(0, len(x) - 1, min(count, len(x))).long()
+            scores.append(learned.scores(x[rows.to(x.device)].expand(-1, *layout.shape)))
+    return bool(torch.isfinite(torch.cat(scores).double().softmax(dim=1)).all())
+
+
+@contextmanager
+def _blaming_file(path: FilePath) -> Iterator[None]:
+    """Turn every error into a FileError: a part of the file does not fit."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, FileError) or is_out_of_memory(error):
+            raise
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        raise FileError(f"{os.fspath(path)} is damaged: {kind}{error}") from error
+
+
+@contextmanager
+def _blaming_model(path: FilePath, model: nn.Module) -> Iterator[None]:
+    """Turn every error into an InputError: the caller's network does not fit the file."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"model is a {type(model).__name__} that does not fit {os.fspath(path)}; give one with "
+            f"the same layers as when it was saved: {error}"
+        ) from error
+
+
+def _check_device(device: Any) -> None:
+    """Refuse a device that is not available here."""
+    try:
+        pick_device(device)
+    except InputError:
+        raise
+    except Exception as error:  # not text, or a number that Fabric does not know
+        raise InputError(
+            f"device is {device!r}; give auto, cpu, cuda, mps or, for example, 'cuda:1'"
+        ) from error
+
+
+def _check_saved_device(path: FilePath, device: str) -> None:
+    try:
+        _check_device(device)
+    except InputError as error:
+        raise FileError(
+            f"{os.fspath(path)} was saved with a device that is not available here; load it with "
+            f"another, for example device='cpu': {error}"
+        ) from error
+
+
+def _check_model(path: FilePath, network: str | None, model: Any) -> None:
+    """Require a network exactly if the file does not name one."""
+    if network is None and not isinstance(model, nn.Module):
+        raise InputError(
+            f"model is {str(model)[:80]!r}; {os.fspath(path)} was made with a network of your own: "
+            "pass it as model="
+        )
+    if network is not None and model is not None:
+        given = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
+        raise InputError(
+            f"model is {given}; {os.fspath(path)} has its own network {network[:40]!r}: omit model="
+        )
+
+
+# --- training a file ------------------------------------------------------------------------
+
+
+def learn_into(
+    path: FilePath,
+    photos: FilePath,
+    test: FilePath | None = None,
+    *,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    say: Callable[[str], object],
+    on_event: Callable[[Training, Event], object] | None = None,
+    on_photo: Callable[[int, int], object] | None = None,
+    skip_unreadable: bool = False,
+) -> IncrementalClassifier:
+    """Let the classifier in a file learn a folder of photos, or create the file.
+
+    A call that was stopped resumes from a checkpoint beside the file when it is repeated. The file
+    is then identical to that of a call without a stop.
+
+    Args:
+        path: The classifier file.
+        photos: A folder that contains a folder of images for each class.
+        test: A folder to measure on; its unknown classes are skipped.
+        given: Parameters to set.
+        defaults: Parameters of a new classifier.
+        say: Called with messages for the user.
+        on_event: Called with each training event.
+        on_photo: Called with the photos that have passed a backbone, and their total number.
+        skip_unreadable: Skip photos that cannot be read, instead of refusing them.
+
+    Returns:
+        The classifier.
+
+    Raises:
+        FileInUseError: If another process uses the file.
+        FileError: If the file cannot be read or written.
+        InputError: If the photos or parameters cannot be used.
+    """
+    from gradmix.classifier.classifier import IncrementalClassifier
+
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give a file for the model")
+    kept = path.with_name(f"{path.name}.checkpoint")
+    with locked(path):
+        classifier = (
+            IncrementalClassifier.load(path) if path.exists() else IncrementalClassifier(**defaults)
+        )
+        classifier.set_params(**given)
+        classifier._progress = on_photo
+        before = getattr(classifier, "_learned", None)
+        data = classifier._data(before, photos, skip=say if skip_unreadable else None)
+        if test is not None:
+            data = _with_test(classifier, data, test, say, skip_unreadable)
+        if before is not None and _was_finished(kept, before.finished, data):
+            say("these photos were learned before the last stop; nothing is left to do")
+        else:
+            classifier._learn(before, data, Watch(kept, say, on_event))
+            write(path, classifier, classifier._learned)
+        kept.unlink(missing_ok=True)
+        remove_leftovers(kept)
+    classifier._progress = None
+    return classifier
+
+
+def _with_test(
+    classifier: IncrementalClassifier,
+    data: CallData,
+    test: FilePath,
+    say: Callable[[str], object],
+    skip_unreadable: bool,
+) -> CallData:
+    """Return the data with a test folder, or its part `test` or `val`, without unknown classes."""
+    skip = say if skip_unreadable else None
+    photos = read_folder(test, shape=data.given.shape, skip=skip, part="test")
+    x, labels = photos.x, np.array([photos.classes[number] for number in photos.labels])
+    known = {*data.y.tolist(), *getattr(classifier, "classes_", np.empty(0)).tolist()}
+    fits = np.isin(labels, sorted(known))
+    for text in photos.skipped:
+        say(text)
+    unknown = sorted({*labels[~fits].tolist()})
+    if unknown:
+        say(f"not measured: these classes are unknown: {', '.join(unknown)}")
+    if not fits.any():
+        return data
+    x = classifier._embedded(x[np.flatnonzero(fits)], data.features)
+    return replace(data, evaluation=(x, labels[fits]))
+
+
+def _was_finished(kept: Path, finished: str, data: CallData) -> bool:
+    """Whether the call was complete and only its checkpoint was left to remove."""
+    if not kept.exists():
+        return False
+    try:
+        about = read_state_file(kept, checkpoints.KIND)["about"]
+        identity = {name: about[name] for name in IDENTITY}
+    except (FileError, KeyError, TypeError):
+        return False
+    return bool(identity["data"] == data.digest() and digest(identity) == finished)

@@ -1,0 +1,318 @@
+"""The knowledge of a classifier: networks, memory, random streams, classes and history.
+
+`Learned` never changes. A call of partial_fit creates another `Learned`, which replaces the old one
+at the end. Predictions can therefore continue during a call, and a failed call changes nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradmix.classifier.defaults import CallPlan, budget, plan_call
+from gradmix.classifier.features import Features, load_features
+from gradmix.classifier.inputs import Labels, Layout
+from gradmix.classifier.report import Report
+from gradmix.closed_form import energy, fit_threshold
+from gradmix.criterion import embed
+from gradmix.errors import InputError
+from gradmix.memory import ReplayMemory
+from gradmix.methods import Method
+from gradmix.randomness import RandomStreams
+from gradmix.training.build import pick_device
+
+PREDICT_NUMBERS = 2**19  # input numbers to predict at a time: more do not fit a CPU's caches
+PREDICT_MOST = 1024
+CONTENTS = 1  # version of the state; changes when its meaning changes
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the first call settles."""
+
+    params: dict[str, Any]  # of the last call; those in `defaults.FIXED` never change
+    layout: Layout  # of samples
+    model: str | nn.Module  # the network by name, or the caller's
+    mean: tuple[float, ...]  # per channel or column
+    std: tuple[float, ...]
+    seed: int
+    features: Features | None = None  # turns photos into the samples, if a backbone is used
+
+    @property
+    def given(self) -> Layout:
+        """The form of the samples that callers give: photos, or the samples themselves."""
+        return self.layout if self.features is None else self.features.photos
+
+    def outputs(self, known: int) -> int:
+        """Return the outputs of a new network when so many classes are known."""
+        size = self.params["head_size"]
+        return known if size is None else int(size)
+
+    def new_method(
+        self,
+        plan: CallPlan,
+        outputs: int,
+        num_classes: int,
+        streams: RandomStreams,
+        *,
+        empty: bool = False,
+    ) -> Method:
+        """Return a method with a new network; an `empty` network waits for saved weights."""
+
+        def network(generator: torch.Generator) -> nn.Module:
+            if empty:
+                return plan.empty_network(self.layout, outputs)
+            return plan.network(self.layout, outputs, generator)
+
+        return plan.design.build(
+            network, num_classes, self.layout.shape, self.mean, self.std, streams
+        )
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The knowledge of a classifier after a call."""
+
+    basis: Basis
+    labels: Labels
+    method: Method  # in evaluation mode
+    holdout: ReplayMemory | None  # samples for measuring, never trained on
+    counts: tuple[int, ...]  # samples seen of each known class, in all calls
+    history: tuple[Report, ...]
+    finished: str = ""  # identifies the call that led here
+    _lock: Any = field(default_factory=Lock, repr=False, compare=False)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        return self.method.streams.place
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the scores of the known classes, (N, K), on the CPU; safe in threads."""
+        known = len(self.labels.known)
+        parts = []
+        size = max(1, PREDICT_NUMBERS // x.shape[1:].numel())
+        for part in x.split(min(size, PREDICT_MOST)):
+            inputs = self.method.normalise(part.to(self.device))
+            with self._lock:  # some methods observe the network while it computes
+                parts.append(self.method.predict(inputs)[:, :known].cpu())
+        return torch.cat(parts)
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        """Return the inputs of the last layer, (N, d), on the CPU."""
+        method, parts = self.method, []
+        for part in x.split(PREDICT_MOST):
+            inputs = method.normalise(part.to(self.device))
+            with self._lock:
+                labels = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
+                parts.append(embed(method.model, method.head, inputs, labels).embeddings.cpu())
+        return torch.cat(parts)
+
+    def novelty_threshold(self, false_alarm_rate: float) -> float:
+        """Return the novelty above which a sample counts as unknown, from held-out samples."""
+        if self.holdout is None or not len(self.holdout):
+            raise InputError(
+                "unknown is given, but no samples are held out to set its threshold; learn with "
+                "holdout_per_class= of 8 or more"
+            )
+        return fit_threshold(energy(self.scores(self.holdout.x).double()), false_alarm_rate)
+
+    def forget(self, label: Any) -> Learned:
+        """Return the knowledge without a class, its samples and its outputs."""
+        number = self.labels.find(label)
+        label = self.labels.known[number]
+        if len(self.labels.known) == 1:
+            raise InputError(f"{label!r} is the only known class; call fit to start again")
+        other = from_state(copy_of(self.to_state()), self.basis.model, str(self.device))
+        other.method.forget(number)
+        if other.holdout is not None:
+            other.holdout.forget(number)
+        counts = tuple(count for k, count in enumerate(self.counts) if k != number)
+        labels = self.labels.without(label)
+        other.method.memory.set_budget(*budget(self.basis.params, len(labels.known)))
+        history = tuple(report.without(label) for report in self.history)
+        return replace(other, labels=labels, counts=counts, history=history, finished="")
+
+    # --- state ------------------------------------------------------------------------------
+
+    def training_state(self) -> dict[str, Any]:
+        """Return what the next call starts from, for `Training.load_state_dict`."""
+        method = self.method.state_dict()
+        position = {"task": 0, "stage": 0, "epoch": 0, "step": 0, "in_stage": False}
+        streams = self.method.streams.state_dict()
+        return {
+            "position": position,
+            "losses": torch.empty(0),
+            "method": method,
+            "stage": None,
+            "streams": streams,
+        }
+
+    def to_state(self) -> dict[str, Any]:
+        """Return everything as plain values and tensors; the tensors are not copied."""
+        basis = self.basis
+        return {
+            "contents": CONTENTS,
+            "params": {**basis.params, "model": _name(basis.params["model"])},
+            "shape": list(basis.layout.shape),
+            "columns": None if basis.layout.names is None else list(basis.layout.names),
+            "model": _name(basis.model),
+            "mean": list(basis.mean),
+            "std": list(basis.std),
+            "seed": basis.seed,
+            "known": list(self.labels.known),
+            "declared": list(self.labels.declared),
+            "counts": list(self.counts),
+            "history": [report.to_state() for report in self.history],
+            "finished": self.finished,
+            "training": self.training_state(),
+            "holdout": None if self.holdout is None else self.holdout.state_dict(),
+            **_features_state(basis.features),
+        }
+
+    def digest(self) -> str:
+        """Return a digest of everything: equal if and only if nothing differs."""
+        return digest(self.to_state())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"state": copy_of(self.to_state()), "model": self.basis.model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        other = from_state(state["state"], state["model"])
+        for name in self.__dataclass_fields__:
+            object.__setattr__(self, name, getattr(other, name))
+
+
+def from_state(state: Mapping[str, Any], model: Any = None, device: str | None = None) -> Learned:
+    """Return the knowledge of a state that `to_state` returned and `file.read` has checked.
+
+    Args:
+        state: The state; its tensors become those of the networks and memories.
+        model: The network, if the caller provided one.
+        device: Where to compute; None: as in the parameters.
+
+    Raises:
+        InputError: If weights, memory or random streams do not fit the networks.
+    """
+    params = dict(state["params"])
+    network = model if state["model"] is None else str(state["model"])
+    params["model"] = network if params["model"] is None else params["model"]
+    columns = None if state["columns"] is None else tuple(state["columns"])
+    layout = Layout(tuple(state["shape"]), columns)
+    labels = Labels(tuple(state["known"]), tuple(state["declared"]))
+    mean, std = (tuple(map(float, state[name])) for name in ("mean", "std"))
+    features = _restored_features(state.get("features"))
+    basis = Basis(params, layout, network, mean, std, state["seed"], features)
+    place = pick_device(device or params["device"])
+    method = _restored_method(basis, len(labels.known), state["training"], place)
+    holdout = new_holdout(params)
+    if holdout is not None:
+        holdout.load_state_dict(moved(state["holdout"], place))
+    history = tuple(Report(**entry) for entry in state["history"])
+    counts = tuple(state["counts"])
+    return Learned(basis, labels, method, holdout, counts, history, state["finished"])
+
+
+def _features_state(features: Features | None) -> dict[str, Any]:
+    """Return the entry of a state that names the backbone; none without a backbone."""
+    if features is None:
+        return {}
+    backbone = features.backbone
+    about = {"name": backbone.name, "size": backbone.input_size, "digest": backbone.digest}
+    return {"features": about}
+
+
+def _restored_features(saved: Mapping[str, Any] | None) -> Features | None:
+    if saved is None:
+        return None
+    features = load_features(saved["name"], saved["size"])
+    if features.backbone.digest != saved["digest"]:
+        raise InputError(
+            f"features.digest: the weights of {saved['name']} differ from those it was saved with"
+        )
+    return features
+
+
+def _restored_method(
+    basis: Basis, known: int, saved: Mapping[str, Any], place: torch.device
+) -> Method:
+    plan = plan_call(basis.params, basis.model, basis.layout, samples=1, classes=known)
+    outputs = saved["method"]["structure"]["outputs"]
+    streams = RandomStreams(basis.seed, place)
+    streams.load_state_dict(saved["streams"])  # before the build: seeding new streams takes time
+    empty = isinstance(basis.model, str)
+    method = basis.new_method(plan, outputs, max(known, outputs), streams, empty=empty)
+    load_method(method, saved, place)
+    for network in method.networks().values():
+        network.eval()
+    return method
+
+
+def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) -> None:
+    """Load the state between two calls into a new method."""
+    state = moved(saved["method"], device)
+    with torch.device("meta") if method.head.weight.is_meta else nullcontext():
+        method.rebuild(state["structure"])
+    method.load_state_dict(state)
+    method.streams.load_state_dict(saved["streams"])
+
+
+def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
+    """Return an empty memory for held-out samples; None if none are held out."""
+    number = params["holdout_per_class"]
+    return ReplayMemory(exemplars_per_class=number) if number else None
+
+
+def _name(model: Any) -> str | None:
+    return model if isinstance(model, str) else None
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Return a state with its tensors on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: moved(item, device) for key, item in value.items()}
+    return value
+
+
+def copy_of(value: Any) -> Any:
+    """Return a state with copies of its tensors, in the same memory layout."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: copy_of(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_of(item) for item in value]
+    return copy.copy(value)
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of nested values with tensors."""
+    result = hashlib.sha256()
+
+    def update(part: Any) -> None:
+        if isinstance(part, Tensor):
+            result.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            result.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        elif isinstance(part, Mapping):
+            for key in sorted(part, key=str):
+                update(key)
+                update(part[key])
+        elif isinstance(part, (list, tuple)):
+            result.update(f"[{len(part)}".encode())
+            for item in part:
+                update(item)
+        else:
+            result.update(f"{type(part).__name__}:{part!r};".encode())
+
+    update(value)
+    return result.hexdigest()

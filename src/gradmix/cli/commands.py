@@ -1,0 +1,60 @@
+"""All commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradmix import __version__
+from gradmix.cli.demo import demo
+from gradmix.cli.export import export
+from gradmix.cli.inspect import inspect
+from gradmix.cli.learn import learn
+from gradmix.cli.list import list_all
+from gradmix.cli.predict import predict
+from gradmix.cli.report import report
+from gradmix.cli.reproduce import reproduce
+from gradmix.cli.results import results
+from gradmix.cli.run import run
+from gradmix.cli.settings import ManyValues
+from gradmix.cli.sweep import sweep
+from gradmix.cli.terminal import output
+
+app = typer.Typer(
+    help="Class-incremental learning with gradient-based selective mixup.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        output.print(f"gradmix {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Class-incremental learning with gradient-based selective mixup."""
+
+
+app.command()(learn)
+app.command()(predict)
+app.command()(inspect)
+app.command()(export)
+app.command(cls=ManyValues)(run)
+app.command(cls=ManyValues)(sweep)
+app.command(cls=ManyValues)(results)
+app.command(cls=ManyValues)(reproduce)
+app.command()(report)
+app.command()(demo)
+app.command(name="list")(list_all)

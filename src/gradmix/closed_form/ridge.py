@@ -1,0 +1,159 @@
+"""Ridge regression on one-hot labels, with or without random ReLU features (RanPAC)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import scipy.linalg
+import torch
+from torch import Tensor, nn
+
+from gradmix.closed_form._linalg import solve_positive
+from gradmix.closed_form._moments import STATE, Moments
+from gradmix.closed_form.head import ClosedFormHead, Linear
+from gradmix.errors import FileError, InputError
+
+SEARCH_SIZE = 2000  # random features used to choose the regulariser: 2 s on one core
+# times the mean of G's diagonal; with fewer samples than features, rounding errors of the
+# eigenvalues would decide about smaller values
+SEARCH_GRID = torch.logspace(-4, 4, 33, dtype=torch.float64)
+
+
+class Ridge(ClosedFormHead):
+    """Least squares from features to one-hot labels: W = (G + λI)⁻¹ Q.
+
+    With `features=M`, the features are ReLU(f P) for a random matrix P (d, M), as in RanPAC
+    (McDonnell et al. 2023). G = Σ h hᵀ and Q = Σ h yᵀ are accumulated in float64.
+
+    The regulariser λ minimises the generalised cross-validation error, an approximation of the
+    leave-one-out error that needs only G, Q and the number of samples. It is chosen again when
+    the sums have changed, so it does not depend on the order of the classes. Pass each photo once:
+    augmented copies are not independent and make the error look smaller than it is.
+
+    On EfficientNet-Lite0 features, ridge regression without random features is best. With 200
+    CIFAR-10 photos per class it reaches 0.754, with 500 random features 0.722.
+
+    Args:
+        embedding_size: The number of values of an embedding, d.
+        features: The number of random features M, or 0 to use the embeddings themselves.
+        generator: Draws P, once. Required for `features` > 0.
+        regulariser: λ, if it is not to be chosen.
+        normalise: Whether to scale each embedding to length 1 first.
+
+    >>> head = Ridge(2, features=0, normalise=False)
+    >>> head.update(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([0, 0, 1]))
+    >>> head.scores(torch.tensor([[0.8, 0.2]])).argmax(1)
+    tensor([0])
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        *,
+        features: int = 0,
+        generator: torch.Generator | None = None,
+        regulariser: float | None = None,
+        normalise: bool = True,
+    ) -> None:
+        if features < 0:
+            raise InputError(f"features is {features}; it must be 0 or more")
+        if features and generator is None:
+            raise InputError(f"generator is missing; {features} random features need one")
+        if regulariser is not None and not regulariser > 0:
+            raise InputError(f"regulariser is {regulariser}; it must be above 0")
+        self.random_features, self.regulariser = features, regulariser
+        super().__init__(embedding_size, normalise=normalise)
+        shape = (embedding_size, features)
+        # float16 halves the saved state; the rounded values are as random as the drawn ones
+        self._projection = torch.randn(shape, generator=generator).half()
+
+    @property
+    def feature_size(self) -> int:
+        """The number of features, M."""
+        return self.random_features or self.embedding_size
+
+    def features(self, embeddings: Tensor) -> Tensor:
+        """Return the features of embeddings (B, d): (B, M) in float64 on the CPU."""
+        rows = super().features(embeddings)
+        return (rows @ self._projection.double()).relu() if self.random_features else rows
+
+    def feature_module(self) -> nn.Module:
+        """Return `features` as a module in float32, for export."""
+        first = super().feature_module()
+        if not self.random_features:
+            return first
+        layer = nn.Linear(self.embedding_size, self.random_features, bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(self._projection.T.float())
+        return nn.Sequential(first, layer, nn.ReLU())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything that was learned and the random matrix, as plain tensors."""
+        return {**super().state_dict(), "projection": self._projection.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replace everything that was learned, and the random matrix, by a saved state.
+
+        Raises:
+            FileError: If the state does not fit; nothing is changed.
+        """
+        rest = dict(state)
+        projection = rest.pop("projection", None)
+        wanted = self._projection
+        if projection is None or (projection.shape, projection.dtype) != (
+            wanted.shape,
+            wanted.dtype,
+        ):
+            raise FileError(f"{STATE} is damaged: projection is not {tuple(wanted.shape)} float16")
+        super().load_state_dict(rest)
+        self._projection = projection.clone()
+
+    def chosen_regulariser(self) -> float:
+        """Return λ: the given one, or the one with the least cross-validation error.
+
+        The random features are independent draws, so λ is chosen on the first 2,000 of them and
+        scaled to their full number.
+        """
+        if self.regulariser is not None:
+            return self.regulariser
+        moments = self._moments
+        size = min(moments.size, SEARCH_SIZE) if self.random_features else moments.size
+        gram, sums = moments.gram[:size, :size], moments.sums[:, :size].T
+        return best_regulariser(gram, sums, moments.samples) * moments.size / size
+
+    def _solve(self, moments: Moments) -> Linear:
+        shifted = moments.gram.clone()
+        shifted.diagonal().add_(self.chosen_regulariser())
+        weight = solve_positive(shifted, moments.sums.T)
+        return Linear(weight, torch.zeros(weight.shape[1], dtype=torch.float64))
+
+
+def best_regulariser(gram: Tensor, sums: Tensor, samples: int) -> float:
+    """Return the λ of a grid with the least generalised cross-validation error."""
+    grid = SEARCH_GRID * gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
+    return float(grid[cross_validation_errors(gram, sums, samples, grid).argmin()])
+
+
+def cross_validation_errors(gram: Tensor, sums: Tensor, samples: int, grid: Tensor) -> Tensor:
+    """Return the generalised cross-validation error n · RSS / (n − tr A)² for each λ, (L,).
+
+    A = H (HᵀH + λI)⁻¹ Hᵀ maps the labels to their fitted values, and RSS is the sum of squared
+    residuals. The leave-one-out error divides each residual by 1 − A_ii; here the mean of the
+    A_ii replaces each of them, so one eigendecomposition of G is enough (Golub et al. 1979).
+
+    Args:
+        gram: G = HᵀH, (M, M).
+        sums: Q = HᵀY for one-hot Y, (M, C).
+        samples: The number of samples n, which is also Σ Y².
+        grid: The values of λ, (L,).
+    """
+    # PyTorch's eigh does not converge for some matrices with many equal eigenvalues.
+    found = scipy.linalg.eigh(gram.numpy(), driver="evr")
+    values, vectors = (torch.from_numpy(part) for part in found)  # (M,), (M, M)
+    values = values.clamp(min=0)
+    power = (vectors.T @ sums).square().sum(1)  # (M,)
+    shifted = values + grid[:, None]  # (L, M)
+    residual = samples - (power * (values + 2 * grid[:, None]) / shifted.square()).sum(1)
+    degrees = (values / shifted).sum(1)  # tr A
+    errors: Tensor = samples * residual.clamp(min=0) / (samples - degrees).square()
+    return errors

@@ -1,0 +1,71 @@
+"""Linear discriminant analysis from accumulated moments (SLDA, Hayes and Kanan 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradmix.closed_form._linalg import solve_positive
+from gradmix.closed_form._moments import Moments
+from gradmix.closed_form.head import ClosedFormHead, Linear
+from gradmix.errors import InputError
+
+ROUNDING = 1e-12  # scatter below this share of the second moments is a rounding error
+
+
+class SLDA(ClosedFormHead):
+    """Models each class as a Gaussian; all share one covariance, and all are equally likely.
+
+    The covariance is the exact pooled one. The published SLDA updates a running covariance with
+    the class mean before each sample, which depends on the order of the samples.
+
+    Args:
+        embedding_size: The number of values of an embedding, d.
+        shrinkage: The weight of the scaled identity in the covariance, from 0 to 1. Default: the
+            oracle approximating shrinkage (Chen et al. 2010), computed from the moments.
+        normalise: Whether to scale each embedding to length 1 first.
+    """
+
+    def __init__(
+        self, embedding_size: int, *, shrinkage: float | None = None, normalise: bool = True
+    ) -> None:
+        if shrinkage is not None and not 0 <= shrinkage <= 1:
+            raise InputError(f"shrinkage is {shrinkage}; it must be between 0 and 1")
+        super().__init__(embedding_size, normalise=normalise)
+        self.shrinkage = shrinkage
+
+    def _solve(self, moments: Moments) -> Linear:
+        means = moments.means()  # (C, M)
+        weight = solve_positive(shrunk_covariance(moments, self.shrinkage), means.T)
+        return Linear(weight, -(means * weight.T).sum(1) / 2)
+
+
+def shrunk_covariance(moments: Moments, shrinkage: float | None = None) -> Tensor:
+    """Return the pooled covariance of the classes, shrunk towards a multiple of I, (M, M).
+
+    Args:
+        moments: The moments.
+        shrinkage: The weight of the identity; None chooses it (see `SLDA`).
+    """
+    covariance = moments.scatter() / moments.samples
+    scale = float(covariance.trace()) / moments.size
+    identity = torch.eye(moments.size, dtype=torch.float64)
+    if scale <= ROUNDING * float(moments.gram.trace()) / moments.size:
+        return identity  # one sample per class: no scatter, only rounding errors
+    if shrinkage is None:
+        shrinkage = oracle_shrinkage(covariance, moments.samples)
+    return (1 - shrinkage) * covariance + shrinkage * scale * identity
+
+
+def oracle_shrinkage(covariance: Tensor, samples: int) -> float:
+    """Return the oracle approximating shrinkage of Chen et al. 2010, as scikit-learn's OAS.
+
+    Args:
+        covariance: A covariance, (M, M).
+        samples: The number of samples it was computed from.
+    """
+    size = len(covariance)
+    mean_square = float(covariance.square().mean())  # tr(Σ²) / M²
+    scale_square = (float(covariance.trace()) / size) ** 2
+    denominator = (samples + 1) * (mean_square - scale_square / size)
+    return 1.0 if denominator <= 0 else min((mean_square + scale_square) / denominator, 1.0)

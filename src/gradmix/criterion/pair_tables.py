@@ -1,0 +1,150 @@
+"""Pair tables: which class pairs harm the memory, and the best partner of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gradmix.criterion.scores import (
+    BLOCK_ELEMENTS,
+    Exemplars,
+    Scored,
+    class_scores,
+    memory_gradient,
+    projections,
+)
+from gradmix.errors import InputError
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """The class pairs that help or harm the memory (Algorithm 1, steps 8 and 9).
+
+    Rows and columns follow `classes`. Pairs are ordered; the mixing ratio weights the row.
+    """
+
+    classes: Tensor  # (K,) the class labels
+    scores: Tensor  # (K, K) mean inner product of the mixed and the memory's gradient
+    negative: Tensor  # (K, K) bool, S⁻: scores strictly below zero
+    optimal: Tensor  # (K,) S*: for each row the column of its highest score
+
+    @classmethod
+    def from_scores(cls, classes: Tensor, scores: Tensor) -> PairTable:
+        """Return the table of the given scores, (K, K)."""
+        if scores.shape != (len(classes), len(classes)):
+            raise InputError(
+                f"scores has shape {tuple(scores.shape)}; "
+                f"{len(classes)} classes need ({len(classes)}, {len(classes)})"
+            )
+        return cls(classes, scores, scores < 0, scores.argmax(dim=1))
+
+    @property
+    def negative_rate(self) -> float:
+        """The share of class pairs in S⁻."""
+        return float(self.negative.to(torch.float64).mean())
+
+
+class Pairs(Protocol):
+    """S⁻ and S* at several mixing ratios: full tables, or scores computed on demand.
+
+    `which` (S, 1) names, for each of S batches, the ratio by its number.
+    """
+
+    @property
+    def number(self) -> int:
+        """The number of mixing ratios."""
+
+    @property
+    def negative_rate(self) -> float:
+        """The share of class pairs in S⁻."""
+
+    def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
+        """Whether each pair of labels is in S⁻, (S, B)."""
+
+    def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
+        """The label S* for each label in `y`, (S, B); valid where the mask `wanted` is true."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values from which the pairs can be rebuilt."""
+
+
+class PairTables:
+    """One full pair table for each mixing ratio."""
+
+    def __init__(self, classes: Tensor, scores: Tensor) -> None:
+        self.tables = tuple(PairTable.from_scores(classes, table) for table in scores)
+        self.classes = classes  # (K,)
+        self.scores = scores  # (T, K, K)
+        self._negative = torch.stack([table.negative for table in self.tables])  # (T, K, K)
+        self._optimal = torch.stack([table.optimal for table in self.tables])  # (T, K)
+
+    @property
+    def number(self) -> int:
+        """The number of tables."""
+        return len(self.tables)
+
+    @property
+    def negative_rate(self) -> float:
+        """The share of class pairs in S⁻, averaged over the tables."""
+        return sum(table.negative_rate for table in self.tables) / len(self.tables)
+
+    def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
+        """Whether each pair of labels is in S⁻, (S, B)."""
+        own, other = (torch.searchsorted(self.classes, labels) for labels in (y, partner_y))
+        number = len(self.classes)
+        return self._negative.flatten()[(which * number + own) * number + other]
+
+    def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
+        """The label of the best partner of each label, (S, B)."""
+        row = which * len(self.classes) + torch.searchsorted(self.classes, y)
+        return self.classes[self._optimal.flatten()[row]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The classes and all scores."""
+        return {"classes": self.classes, "scores": self.scores}
+
+
+def pair_tables(
+    exemplars: Exemplars,
+    memory: Exemplars,
+    ratios: Sequence[float],
+    *,
+    bias: bool = True,
+    pairing: str = "one-to-one",
+    average: str = "sample",
+    block: int = BLOCK_ELEMENTS,
+) -> PairTables:
+    """Return the pair table of all classes among the exemplars, for each mixing ratio.
+
+    Args:
+        exemplars: Samples of all classes.
+        memory: The samples whose gradient mixing must not oppose.
+        ratios: Mixing ratios between 0 and 1.
+        bias: Whether the head has a bias.
+        pairing: How exemplars are paired, see `class_scores`.
+        average: How the memory's gradient is averaged, see `memory_gradient`.
+        block: Number of scores computed at once; it bounds the memory beside the tables.
+    """
+    gradient = memory_gradient(memory, bias=bias, average=average)
+    samples = Scored(
+        exemplars.logits, projections(exemplars.embeddings, gradient), exemplars.labels
+    )
+    return PairTables(*class_scores(samples, ratios, pairing, block))
+
+
+def pair_table(
+    exemplars: Exemplars,
+    memory: Exemplars,
+    lam: float,
+    *,
+    bias: bool = True,
+    pairing: str = "one-to-one",
+    average: str = "sample",
+) -> PairTable:
+    """Return the pair table for one mixing ratio (Algorithm 1, steps 3 to 9)."""
+    options: dict[str, Any] = {"bias": bias, "pairing": pairing, "average": average}
+    return pair_tables(exemplars, memory, [lam], **options).tables[0]

@@ -1,0 +1,219 @@
+"""The zip around a state, and its manifest: one fixed layout, so that a reader can check each byte.
+
+    local header, manifest.json, local header, state.json, local header, tensors.safetensors,
+    directory of the three
+
+Members are stored without compression and always in zip64 form. The zip structure therefore
+follows from the names, sizes and CRC-32s of the members. Any zip tool can read the file; a file
+that another tool rewrites has another layout and is refused.
+
+Every version of the format starts with the zip header of a stored `manifest.json`. Any version of
+gradmix can therefore read the version and kind of a file.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from importlib.metadata import version as version_of
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from gradmix.errors import FileError, InputError
+from gradmix.files._values import Damaged
+from gradmix.files.json_file import MOST_CONTAINERS, parse_json
+from gradmix.files.schema import Schema, first_violation
+
+FORMAT = "gradmix"
+HERE = version_of("gradmix")
+VERSION = 2
+MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
+MANIFEST_LIMIT = 1 << 16  # bytes
+STATE_LIMIT = 16 << 20
+
+# --- the manifest ---------------------------------------------------------------------------
+
+
+class Member(NamedTuple):
+    """A member as the zip describes it."""
+
+    name: str
+    size: int
+    crc32: int
+
+
+class Manifest(NamedTuple):
+    """The description that a file contains of itself."""
+
+    kind: str  # for example "classifier" or "checkpoint"
+    version: int  # of the format
+    gradmix: str  # the version of gradmix that wrote the file
+    members: tuple[Member, ...]  # state and tensors
+    digests: tuple[str, ...]  # XXH3 of each member, 128 bits
+
+
+class _Versioned(Schema):
+    """The part of a manifest that every version of the format has."""
+
+    model_config = ConfigDict(extra="ignore")
+    format: Literal["gradmix"]
+    version: Annotated[int, Field(ge=1)]
+    gradmix: Annotated[str, Field(max_length=40)]
+
+
+class _StateMember(Schema):
+    name: Literal["state.json"]
+    size: Annotated[int, Field(ge=0, le=STATE_LIMIT)]
+    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    xxh3: str
+
+
+class _TensorMember(Schema):
+    name: Literal["tensors.safetensors"]
+    size: Annotated[int, Field(ge=0, lt=2**63)]
+    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    xxh3: str
+
+
+class _Manifest(_Versioned):
+    kind: str
+    members: Annotated[list[Any], Field(min_length=2, max_length=2)]
+
+
+def compose(manifest: Manifest) -> bytes:
+    """Return the manifest as JSON."""
+    members = [
+        {**member._asdict(), "xxh3": digest}
+        for member, digest in zip(manifest.members, manifest.digests, strict=True)
+    ]
+    about = {"format": FORMAT, **manifest._asdict(), "members": members}
+    del about["digests"]
+    return to_json(about)
+
+
+def parse(text: bytes) -> Manifest:
+    """Return the manifest of a file that this version of gradmix can read.
+
+    Raises:
+        Damaged: If the manifest is invalid or has another version.
+    """
+    values = from_json(text, "manifest")
+    try:
+        _check_version(_Versioned.model_validate(values))
+        about = _Manifest.model_validate(values)
+        state = _StateMember.model_validate(about.members[0])
+        tensors = _TensorMember.model_validate(about.members[1])
+    except ValidationError as error:
+        raise Damaged(f"its manifest is not that of a gradmix file: {_short(error)}") from None
+    members = tuple(Member(part.name, part.size, part.crc32) for part in (state, tensors))
+    return Manifest(about.kind, about.version, about.gradmix, members, (state.xxh3, tensors.xxh3))
+
+
+def _check_version(about: _Versioned) -> None:
+    if about.version > VERSION:
+        raise Damaged(
+            f"it has version {about.version} of the format, written by gradmix {about.gradmix}; "
+            f"this is gradmix {HERE}, which reads up to version {VERSION}: install "
+            f"{about.gradmix} or later"
+        )
+    if about.version < VERSION:
+        raise Damaged(
+            f"it has version {about.version} of the format, from before the first release of "
+            "gradmix: learn again, or read it with the gradmix that wrote it"
+        )
+
+
+def _short(error: ValidationError) -> str:
+    return first_violation(error)[:200]
+
+
+def to_json(value: Any) -> bytes:
+    """Return strict, compact JSON that `from_json` accepts."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as error:
+        raise InputError(f"the state cannot be stored in a file: {error}") from error
+    if text.count(b"[") + text.count(b"{") > MOST_CONTAINERS:
+        raise InputError(
+            f"the state has more than {MOST_CONTAINERS} lists and dicts; "
+            "put long lists of numbers into tensors"
+        )
+    return text
+
+
+def from_json(text: bytes, what: str) -> Any:
+    """Return the values of the part of a file called `what`, within the limits of `parse_json`."""
+    try:
+        return parse_json(text, f"its {what}")
+    except FileError as error:
+        raise Damaged(str(error)) from None
+
+
+# --- the zip --------------------------------------------------------------------------------
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_SIZES = struct.Struct("<2H2Q")  # zip64 field of a local header
+_PLACE = struct.Struct("<2H3Q")  # zip64 field of a directory entry
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
+_END = struct.Struct("<4s4H2IH")
+
+_NEEDED = 45  # the first version of the zip format with zip64
+_STORED = 0
+_DATE = 1 << 5 | 1  # 1 January 1980: equal content gives equal files
+_IN_ZIP64 = 0xFFFFFFFF
+
+
+def header_length(name: str) -> int:
+    """Return the length of the local header of a member."""
+    return _LOCAL.size + len(name) + _SIZES.size
+
+
+def local_header(member: Member) -> bytes:
+    """Return the bytes before a member's content."""
+    name = member.name.encode()
+    common = (_NEEDED, 0, _STORED, 0, _DATE, member.crc32, _IN_ZIP64, _IN_ZIP64)
+    sizes = _SIZES.pack(1, _SIZES.size - 4, member.size, member.size)
+    return _LOCAL.pack(b"PK\3\4", *common, len(name), len(sizes)) + name + sizes
+
+
+def read_local_header(data: bytes, name: str) -> Member | None:
+    """Return the member that a local header describes; None if `data` is not such a header."""
+    if len(data) != header_length(name):
+        return None
+    crc32 = _LOCAL.unpack_from(data)[6]
+    size = _SIZES.unpack_from(data, len(data) - _SIZES.size)[2]
+    member = Member(name, size, crc32)
+    return member if local_header(member) == data else None
+
+
+def offsets(members: Sequence[Member]) -> list[int]:
+    """Return the positions of the members' local headers, and then of the directory."""
+    places = [0]
+    for member in members:
+        places.append(places[-1] + header_length(member.name) + member.size)
+    return places
+
+
+def directory(members: Sequence[Member]) -> bytes:
+    """Return the bytes after the last member."""
+    *places, start = offsets(members)
+    entries = b"".join(_entry(*pair) for pair in zip(members, places, strict=True))
+    count, size = len(members), len(entries)
+    end64 = _END64.pack(
+        b"PK\6\6", _END64.size - 12, _NEEDED, _NEEDED, 0, 0, count, count, size, start
+    )
+    locator = _LOCATOR.pack(b"PK\6\7", 0, start + size, 1)
+    end = _END.pack(b"PK\5\6", 0, 0, count, count, size, _IN_ZIP64, 0)
+    return entries + end64 + locator + end
+
+
+def _entry(member: Member, place: int) -> bytes:
+    name = member.name.encode()
+    common = (_NEEDED, 0, _STORED, 0, _DATE, member.crc32, _IN_ZIP64, _IN_ZIP64)
+    where = _PLACE.pack(1, _PLACE.size - 4, member.size, member.size, place)
+    rest = (len(name), len(where), 0, 0, 0, 0, _IN_ZIP64)
+    return _CENTRAL.pack(b"PK\1\2", _NEEDED, *common, *rest) + name + where

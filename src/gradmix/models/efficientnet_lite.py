@@ -1,0 +1,133 @@
+"""EfficientNet-Lite0: a small image network for CPUs, with 1,280 features per photo.
+
+The network is EfficientNet-B0 without squeeze-and-excitation and with ReLU6 instead of Swish (Tan
+and Le 2019; Liu 2020). Its 3.4 million weights come from `gradmix.models.pretrained`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+EMBEDDING_SIZE = 1280
+BATCH_NORM_EPSILON = 1e-3  # TensorFlow's; PyTorch's default is 1e-5
+BATCH_NORM_MOMENTUM = 0.01
+
+
+class Stage(NamedTuple):
+    """A row of blocks; only the first one has the stride."""
+
+    blocks: int
+    kernel: int
+    stride: int
+    expansion: int
+    channels: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 1, 16),
+    Stage(2, 3, 2, 6, 24),
+    Stage(2, 5, 2, 6, 40),
+    Stage(3, 3, 2, 6, 80),
+    Stage(3, 5, 1, 6, 112),
+    Stage(4, 5, 2, 6, 192),
+    Stage(1, 3, 1, 6, 320),
+)
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution with TensorFlow's "same" padding: ⌈size / stride⌉ outputs per side.
+
+    An odd number of padded rows or columns puts the extra one at the bottom or right, where
+    PyTorch's symmetric padding would put it on both sides. The weights expect this.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the convolved images, (B, channels, ⌈H / stride⌉, ⌈W / stride⌉)."""
+        top, bottom = self._padding(x.shape[-2])
+        left, right = self._padding(x.shape[-1])
+        if (top, left) == (bottom, right):
+            return F.conv2d(x, self.weight, self.bias, self.stride, (top, left), 1, self.groups)
+        x = F.pad(x, (left, right, top, bottom))
+        return F.conv2d(x, self.weight, self.bias, self.stride, 0, 1, self.groups)
+
+    def _padding(self, size: int) -> tuple[int, int]:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        return total // 2, total - total // 2
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution without bias, batch normalisation and, if asked for, ReLU6."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int = 1,
+        stride: int = 1,
+        *,
+        groups: int = 1,
+        activation: bool = True,
+    ) -> None:
+        super().__init__(
+            SameConv2d(inputs, outputs, kernel, stride, groups=groups, bias=False),
+            nn.BatchNorm2d(outputs, eps=BATCH_NORM_EPSILON, momentum=BATCH_NORM_MOMENTUM),
+        )
+        if activation:
+            self.append(nn.ReLU6(inplace=True))
+
+
+class InvertedResidual(nn.Module):
+    """A block of three convolutions: expand the channels, filter each of them, project back."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        hidden = inputs * expansion
+        layers = [ConvNorm(inputs, hidden)] if expansion > 1 else []
+        layers.append(ConvNorm(hidden, hidden, kernel, stride, groups=hidden))
+        layers.append(ConvNorm(hidden, outputs, activation=False))
+        self.layers = nn.Sequential(*layers)
+        self.has_skip = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output, plus its input where the shapes agree."""
+        y: Tensor = self.layers(x)
+        return x + y if self.has_skip else y
+
+
+class EfficientNetLite0(nn.Sequential):
+    """Maps photos (B, 3, H, W), normalised with mean and std 127/255 and 128/255, to (B, 1280).
+
+    The stages are the items of the sequence: stem, seven rows of blocks, final convolution,
+    pooling. Any height and width from 32 pixels works; training used 224.
+
+    >>> import torch
+    >>> network = EfficientNetLite0().eval()
+    >>> network(torch.zeros(2, 3, 64, 64)).shape
+    torch.Size([2, 1280])
+    """
+
+    embedding_size = EMBEDDING_SIZE
+
+    def __init__(self) -> None:
+        channels = 32
+        rows: list[nn.Module] = [ConvNorm(3, channels, 3, 2)]
+        for stage in STAGES:
+            rows.append(_row(channels, stage))
+            channels = stage.channels
+        rows.append(ConvNorm(channels, EMBEDDING_SIZE))
+        super().__init__(*rows, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+
+
+def _row(inputs: int, stage: Stage) -> nn.Sequential:
+    """Return the blocks of one stage."""
+    sizes = [(inputs, stage.stride)] + [(stage.channels, 1)] * (stage.blocks - 1)
+    return nn.Sequential(
+        *(
+            InvertedResidual(channels, stage.channels, stage.kernel, stride, stage.expansion)
+            for channels, stride in sizes
+        )
+    )

@@ -1,0 +1,204 @@
+"""The common shape of gradmix's networks, a shared part, a special part and a head; and the MLP.
+
+    input ─ shared ─ hidden state ─ special ─ embedding (B, d) ─ head ─ logits (B, C)
+
+ER and most methods train the whole network. MEMO keeps one shared part and a copy of the special
+part for each task; FOSTER keeps two whole networks. Both call the parts with the same `mix` and
+`at` as the whole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradmix.errors import InputError
+from gradmix.models.initialise import draw_defaults
+
+Mix = Callable[[Tensor], Tensor]  # a function of hidden states; may return fewer rows
+
+
+class Part(nn.Sequential):
+    """Stages that run one after another, between which hidden states can be mixed.
+
+    Args:
+        stages: Modules, or one ordered dict of them.
+        mix_after: The places where hidden states can be mixed: 0 is before the first stage, k
+            after the k-th. A network numbers its mix points across its parts.
+    """
+
+    def __init__(
+        self, *stages: nn.Module | OrderedDict[str, nn.Module], mix_after: Sequence[int] = ()
+    ) -> None:
+        super().__init__(*stages)  # type: ignore[arg-type]  # modules, or one dict of them
+        places = tuple(mix_after)
+        if list(places) != sorted(set(places) & set(range(len(self) + 1))):
+            raise InputError(
+                f"mix_after is {places}; these {len(self)} stages allow "
+                f"increasing numbers from 0 to {len(self)}"
+            )
+        self.mix_after = places
+        self.number_points(0, len(places))
+
+    def number_points(self, first: int, of: int) -> None:
+        """Set the number of this part's first mix point and the number of points of the network."""
+        self._first_point, self._mix_points = first, of
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Run all stages; apply `mix` at point `at` if that point lies in this part."""
+        if mix is None:
+            for stage in self:
+                x = stage(x)
+            return x
+        place = self._place(at)
+        for number, stage in enumerate(self):
+            if number == place:
+                x = mix(x)
+            x = stage(x)
+        return mix(x) if place == len(self) else x
+
+    def _place(self, at: int | None) -> int | None:
+        """Return the stage before which point `at` lies; None if it lies in another part."""
+        if at is None or not 0 <= at < self._mix_points:
+            raise InputError(
+                f"at is {at}; mix points count from 0, and this network has {self._mix_points}"
+            )
+        own = at - self._first_point
+        return self.mix_after[own] if 0 <= own < len(self.mix_after) else None
+
+
+class Network(nn.Module):
+    """A backbone in two parts and a linear head.
+
+    Args:
+        shared: The generalised blocks, input → hidden state. Its first mix point must be 0.
+        special: The specialised block, hidden state → embedding (B, d).
+        head: The classifier, embedding → logits. It may be replaced by a larger one.
+
+    Attributes:
+        mix_points: Number of places where hidden states can be mixed; point 0 is the input.
+        embedding_size: Width d of the embedding.
+        draws_randomly: Whether a forward pass may draw from PyTorch's global generator, as
+            dropout does. gradmix's own networks do not.
+        initialises_all: Whether `initialise` draws all weights of the network. It does for
+            gradmix's own networks.
+    """
+
+    shared: Part
+    special: Part
+    head: nn.Linear
+    draws_randomly = True
+    initialises_all = False
+
+    def __init__(self, shared: Part, special: Part, head: nn.Linear) -> None:
+        super().__init__()
+        if shared.mix_after[:1] != (0,):
+            raise InputError(
+                f"shared has mix_after={shared.mix_after}; its first number must be 0, the input"
+            )
+        self.shared, self.special = shared, special
+        self.head = head  # registered last: the criterion takes the last linear layer
+        self.embedding_size = head.in_features
+        self.mix_points = len(shared.mix_after) + len(special.mix_after)
+        shared.number_points(0, self.mix_points)
+        special.number_points(len(shared.mix_after), self.mix_points)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw all weights from an explicit CPU generator, by PyTorch's default distributions."""
+        for module in self.modules():
+            draw_defaults(module, generator)
+
+    def features(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return the input of the head, (B, d); `mix` is applied at point `at`."""
+        parts: dict[str, Any] = self._modules  # `self.shared` is slow to look up in nn.Module
+        hidden = parts["shared"](x, mix, at)
+        embedding: Tensor = parts["special"](hidden, mix, at)
+        return embedding
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return logits, (B, C)."""
+        head: Any = self._modules["head"]
+        logits: Tensor = head(self.features(x, mix, at))
+        return logits
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise InputError for a size below 1, by name."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise InputError(f"{name} is {value}; a network needs at least 1")
+
+
+def check_splittable(model: nn.Module, method: str) -> Network:
+    """Return the model as a `Network`; methods that change the network need its two parts."""
+    if not isinstance(model, Network):
+        raise InputError(
+            f"model is a {type(model).__name__}; {method} changes the network and needs one with "
+            "shared and special parts: write it as a gradmix.models.network.Network"
+        )
+    return model
+
+
+class HiddenLayer(nn.Linear):
+    """A linear layer and its ReLU in one module, which saves a call in every step."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name nn.Linear gives it
+        """(B, in_features) → (B, out_features)."""
+        return F.linear(input, self.weight, self.bias).relu_()
+
+
+class FlatPart(Part):
+    """Stages that take inputs of any shape and flatten them."""
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """(B, …) → (B, width)."""
+        return super().forward(x.flatten(1), mix, at)
+
+
+class LinearModel(Network):
+    """A head on the inputs themselves, which are flattened; for frozen features.
+
+    Its only mix point is the input. The criterion is exact for it: the input is the embedding.
+
+    Args:
+        inputs: Numbers per sample.
+        outputs: Classes.
+    """
+
+    draws_randomly = False
+    initialises_all = True
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        check_sizes(inputs=inputs, outputs=outputs)
+        super().__init__(FlatPart(mix_after=[0]), Part(), nn.Linear(inputs, outputs))
+
+
+class MLP(Network):
+    """Linear layers with ReLU, PyTorch's default initialisation, and a linear head.
+
+    Mix point 0 is the flattened input, point k the output of the k-th hidden layer. The last
+    hidden layer is the special part.
+
+    Args:
+        inputs: Numbers per sample.
+        outputs: Classes.
+        hidden: Widths of the hidden layers.
+    """
+
+    draws_randomly = False
+    initialises_all = True
+
+    def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256)) -> None:
+        check_sizes(inputs=inputs, outputs=outputs)
+        if not hidden or min(hidden) < 1:
+            raise InputError(f"hidden is {tuple(hidden)}; give one or more widths of at least 1")
+        layers = [HiddenLayer(*widths) for widths in pairwise([inputs, *hidden])]
+        head = nn.Linear(hidden[-1], outputs)
+        shared = FlatPart(*layers[:-1], mix_after=range(len(layers)))
+        super().__init__(shared, Part(layers[-1], mix_after=[1]), head)

