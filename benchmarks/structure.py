@@ -62,7 +62,7 @@ def one_run() -> object:
     """Run `gradmix run` on the digits, in this process."""
     from typer.testing import CliRunner
 
-    from gradmix.cli import app
+    from gradmix.cli.commands import app
 
     with tempfile.TemporaryDirectory() as folder:
         options = ["--data", "digits", "--mix", "gradmix+", "--epochs", "1", "--out", folder]

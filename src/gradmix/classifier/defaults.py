@@ -238,11 +238,7 @@ def plan_call(
         options=tuple(dict(params["options"] or {}).items()),
         exemplars_per_class=each,
         memory_total=total,
-        criterion=CriterionSettings(
-            criterion_exemplars=int(params["criterion_exemplars"]),
-            pairing=params["pairing"],
-            average=params["average"],
-        ),
+        criterion=CriterionSettings(**_shared(CriterionSettings, params)),
     )
     return CallPlan(design, model, _transforms_for(params, layout, photos))
 
@@ -259,13 +255,13 @@ def _transforms_for(params: Mapping[str, Any], layout: Layout, photos: bool) -> 
 
 
 def _training_settings(params: Mapping[str, Any], *, epochs: int, lr: float) -> TrainingSettings:
-    return TrainingSettings(
-        epochs=int(epochs),
-        lr=float(lr),
-        momentum=float(params["momentum"]),
-        weight_decay=float(params["weight_decay"]),
-        lr_steps=check("lr_steps", params["lr_steps"]),
-        batch_size=int(params["batch_size"]),
-        replay_batch_size=int(params["replay_batch_size"]),
-        head="growing" if params["head_size"] is None else "fixed",
-    )
+    head = "growing" if params["head_size"] is None else "fixed"
+    chosen: dict[str, Any] = {"epochs": epochs, "lr": lr, "head": head}
+    return TrainingSettings(**{**_shared(TrainingSettings, params), **chosen})
+
+
+def _shared(
+    group: type[TrainingSettings] | type[CriterionSettings], params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a group that are parameters of the classifier, too."""
+    return {name: params[name] for name in group.model_fields if name in params}
