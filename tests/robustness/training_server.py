@@ -32,7 +32,7 @@ def train_predict_save_load(case: dict[str, Any]) -> None:
     generator = np.random.default_rng(0)
     x = generator.integers(0, 256, (2 * batch, case["channels"], size, size), dtype=np.uint8)
     classifier = IncrementalClassifier(
-        model=case["model"], epochs=1, batch_size=batch, random_state=0, device="cpu"
+        method="er", model=case["model"], epochs=1, batch_size=batch, random_state=0, device="cpu"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # few samples per class

@@ -74,7 +74,8 @@ def showing_progress(quiet: bool = False) -> Iterator[Progress]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=messages, disable=quiet, transient=True) as progress:
+    hidden = quiet or not messages.is_terminal
+    with Progress(*columns, console=messages, disable=hidden, transient=True) as progress:
         yield progress
 
 
