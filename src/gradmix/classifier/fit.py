@@ -10,9 +10,10 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from gradmix.classifier.defaults import (
@@ -32,6 +33,7 @@ from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
 from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import DataWarning, InputError
+from gradmix.files.schema import Schema, TensorOf, first_violation
 from gradmix.memory import ReplayMemory, random_priority
 from gradmix.memory.replay import Kept, first_of_each_class
 from gradmix.methods import Method, find_method
@@ -220,6 +222,33 @@ def _history(before: Learned | None, report: Report) -> tuple[Report, ...]:
 # --- the call -------------------------------------------------------------------------------
 
 
+class StoppingRecord(Schema):
+    """The declared record of early stopping in a checkpoint."""
+
+    best: Annotated[int, Field(ge=-1)]
+    since: Annotated[int, Field(ge=0)]
+    weights: dict[str, dict[str, Annotated[Tensor, TensorOf()]]]
+    returned: bool
+
+
+_Counts = Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
+_Count = Annotated[int, Field(ge=0)]
+
+
+class CallRecord(Schema):
+    """The declared record of a call in its checkpoint."""
+
+    epochs: _Count
+    steps: _Count
+    loss: float
+    stopped_early: bool
+    correct_before: _Counts | None
+    correct: _Counts | None
+    avoided: list[Annotated[list[Label | float], Field(min_length=3, max_length=3)]]
+    avoided_share: float | None
+    stopping: StoppingRecord | None
+
+
 class Call:
     """One call: its method, its data, its training and what it has measured so far."""
 
@@ -381,17 +410,34 @@ class Call:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the record of a checkpoint."""
+        """Continue with the record of a checkpoint.
+
+        Raises:
+            InputError: If the record is invalid.
+        """
+        try:
+            CallRecord.model_validate(state)
+        except ValidationError as error:
+            raise InputError(f"record.{first_violation(error)}") from None
         self.epochs, self.steps, self.loss = state["epochs"], state["steps"], state["loss"]
         self.stopped_early = state["stopped_early"]
         self.correct_before = state["correct_before"]
         if self.stopping is not None:
+            if state["stopping"] is None:
+                raise InputError("record.stopping is missing")
+            self._check_best_weights(state["stopping"]["weights"])
             self.stopping.load_state_dict(state["stopping"])
         if state["correct"] is not None:  # the task is done, and there are no more events
             memory = len(self.method.memory)
             self.done = TaskDone(0, {"main": state["correct"]}, torch.empty(0), memory, 0)
             self.avoided = [(a, b, share) for a, b, share in state["avoided"]]
             self.avoided_share = state["avoided_share"]
+
+    def _check_best_weights(self, saved: dict[str, dict[str, Tensor]]) -> None:
+        """Check the weights of the best epoch against the networks."""
+        own = {name: net.state_dict() for name, net in self.method.networks().items()}
+        if saved and _shapes(saved) != _shapes(own):
+            raise InputError("record.stopping.weights belong to another network")
 
     # --- the report -------------------------------------------------------------------------
 
@@ -514,6 +560,15 @@ def _share_of_each(y: Tensor, share: float, generator: torch.Generator) -> Tenso
     chosen = torch.zeros(len(y), dtype=torch.bool, device=y.device)
     chosen[first_of_each_class(y, priority, quota)] = True
     return chosen
+
+
+def _shapes(weights: Mapping[str, Mapping[str, Tensor]]) -> dict[tuple[str, str], Any]:
+    """Return shape and dtype of every weight, by network and name."""
+    return {
+        (network, name): (value.shape, value.dtype)
+        for network, part in weights.items()
+        for name, value in part.items()
+    }
 
 
 class EarlyStopping:

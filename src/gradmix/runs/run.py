@@ -22,6 +22,7 @@ from gradmix.files import locked
 from gradmix.methods import Method
 from gradmix.models import build_model
 from gradmix.randomness import RandomStreams
+from gradmix.runs._record_schema import check_record
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunResult, protocol_version
 from gradmix.settings import CriterionSettings
@@ -211,7 +212,18 @@ class _Record:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue an earlier record."""
+        """Continue an earlier record.
+
+        Raises:
+            InputError: If the record does not fit this run.
+        """
+        check_record(
+            state,
+            done=self.training.position.task,
+            tasks=len(self.training.benchmark.tasks),
+            classes=len(self.training.benchmark.class_names),
+            analyses=self.analyses,
+        )
         self.initial, self.accuracy = state["initial"], state["accuracy"]
         self.class_accuracy, self.pair_counts = state["class_accuracy"], state["pair_counts"]
         self.epochs, self.tasks = state["epochs"], state["tasks"]
