@@ -485,10 +485,10 @@ ERRORS = {
     "epochs as text": "params: epochs is 'many'",
     "outputs as text": r"training\.method\.structure\.outputs",
     "labels unknown": r"memory\.y has labels outside 0 to 2",
-    "memory shorter than its labels": r"memory\.x has shape",
+    "memory shorter than its labels": r"memory: x has shape",
     "weights of NaN": r"networks\.model\.head\.weight: has values that are not finite",
     "a report of text": r"history\.0\.call",
-    "random state of code": r"streams\.host\.a",
+    "random state of code": "stream .a.: the saved state",
 }
 
 

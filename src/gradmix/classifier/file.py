@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
 from gradmix.classifier.defaults import check_params
@@ -30,11 +29,11 @@ from gradmix.data.image_folders.read import read_folder
 from gradmix.errors import FileError, InputError
 from gradmix.files import locked, read_state_file, write_state_file
 from gradmix.files.atomic_write import remove_leftovers
-from gradmix.files.json_file import parse_json
-from gradmix.files.schema import Schema, TensorOf, first_violation, validate
+from gradmix.files.schema import Schema, refuse, validate
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.build import pick_device
 from gradmix.training.loop import Event, Training
+from gradmix.training.state_schema import MemoryState, SamplesState, TrainingState
 
 if TYPE_CHECKING:
     from gradmix.classifier.classifier import IncrementalClassifier
@@ -48,139 +47,25 @@ FilePath = str | os.PathLike[str]
 
 # --- the schema -----------------------------------------------------------------------------
 
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _Side = Annotated[int, Field(ge=1, lt=2**24)]
 _Seen = Annotated[int, Field(ge=1)]
-_Labels = Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
-_Rows = Annotated[Tensor, TensorOf(torch.uint8, torch.float32, finite=True)]
-_Finite = Annotated[Tensor, TensorOf(finite=True)]
-_Priority = Annotated[Tensor, TensorOf(torch.int64, *_FLOATS, ndim=1, finite=True)]
-_Weights = dict[str, _Finite]
 
 
-def _refuse(message: str) -> None:
-    raise PydanticCustomError("classifier", message)
-
-
-class _PCG64(Schema):
-    """The position of a NumPy generator."""
-
-    state: Annotated[int, Field(ge=0, lt=2**128)]
-    inc: Annotated[int, Field(ge=0, lt=2**128)]
-
-
-class _HostStream(Schema):
-    """The state of a NumPy generator."""
-
-    bit_generator: Literal["PCG64"]
-    state: _PCG64
-    has_uint32: Annotated[int, Field(ge=0, le=1)]
-    uinteger: Annotated[int, Field(ge=0, lt=2**32)]
-
-
-def _check_host_stream(text: str) -> str:
-    try:
-        _HostStream.model_validate(parse_json(text.encode(), "the state"))
-    except ValidationError as error:
-        _refuse(f"is not the state of a generator: {first_violation(error)}")
-    except FileError as error:
-        _refuse(f"is not the state of a generator: {error}")
-    return text
-
-
-class _Streams(Schema):
-    """The states of all random streams; `RandomStreams` checks those of PyTorch further."""
-
-    seed: Annotated[int, Field(ge=0)]
-    device: dict[str, Annotated[Tensor, TensorOf(torch.uint8, ndim=1)]]
-    host: dict[str, Annotated[str, AfterValidator(_check_host_stream)]]
-
-
-class _Samples(Schema):
-    """Samples and their class numbers."""
-
-    x: _Rows
-    y: _Labels
-
-    def fits(self, name: str, shape: Sequence[int], known: int) -> None:
-        """Check the samples against the form of samples and the number of classes."""
-        if self.x.shape[:1] != self.y.shape:
-            _refuse(f"{name}.x has shape {(*self.x.shape,)} for {len(self.y)} labels")
-        if not len(self.y):
-            return
-        wanted = torch.uint8 if len(shape) == 3 else torch.float32
-        if self.x.dtype != wanted or list(self.x.shape[1:]) != list(shape):
-            _refuse(
-                f"{name}.x has {self.x.dtype} samples of shape {tuple(self.x.shape[1:])}, not "
-                f"{wanted} of shape {tuple(shape)}"
-            )
-        if int(self.y.min()) < 0 or int(self.y.max()) >= known:
-            _refuse(f"{name}.y has labels outside 0 to {known - 1}")
-
-
-class _Memory(_Samples):
-    """Exemplars with their priorities and what else a method stores of each."""
-
-    priority: _Priority
-    extras: dict[str, _Finite]
-
-    def fits(self, name: str, shape: Sequence[int], known: int) -> None:
-        """Also check that all parts have one row per exemplar."""
-        super().fits(name, shape, known)
-        for part, rows in {"priority": self.priority, **self.extras}.items():
-            if rows.ndim == 0 or len(rows) != len(self.y):
-                _refuse(f"{name} has {len(self.y)} exemplars; {part} has shape {(*rows.shape,)}")
-
-
-class _Buffer(Schema):
-    """A buffer of gradient-based sample selection."""
-
-    capacity: Annotated[int, Field(ge=1, le=2**31)]
-    index: _Labels
-    scores: Annotated[Tensor, TensorOf(*_FLOATS, ndim=1)]
-    kept: dict[str, Tensor]
-
-
-class _Method(Schema):
-    """The state of a method; a method checks fields of its own that are not declared here."""
-
-    model_config = ConfigDict(extra="allow")
-    structure: dict[str, Annotated[int, Field(ge=0)] | bool]
-    networks: Annotated[dict[str, _Weights], Field(min_length=1)]
-    memory: _Memory
-    mixer: Any = None  # not used: every call computes its own pairs
-    kept: _Samples | None = None  # joint
-    initial: _Weights | None = None  # joint
-    buffers: dict[str, _Buffer] | None = None  # gss
-    first_epoch: bool = True  # gss
-
-    @model_validator(mode="after")
-    def _check(self) -> _Method:
-        """No part of the structure exceeds the weights; no variance is negative."""
-        tensors = [value for weights in self.networks.values() for value in weights.values()]
-        sizes = [value.shape[0] for value in tensors if value.numel() and value.ndim]
-        most = max(len(tensors), *sizes, 0)
-        for name in ("outputs", "seen"):
-            if type(self.structure.get(name)) is not int:
-                _refuse(f"structure has no number {name}")
-        for name, value in self.structure.items():
-            if value > most:
-                _refuse(f"structure.{name} is {value}; the weights allow at most {most}")
-        for weights in self.networks.values():
-            for name, weight in weights.items():
-                if name.endswith("running_var") and bool((weight.real < 0).any()):
-                    _refuse(f"{name} is a variance and has negative values")
-        return self
-
-
-class _Training(Schema):
-    """What the next call starts from."""
-
-    position: dict[str, Any]
-    losses: Tensor
-    method: _Method
-    stage: None = None  # a file never stops in the middle of a stage
-    streams: _Streams
+def _check_samples(
+    name: str, samples: SamplesState | None, shape: Sequence[int], known: int
+) -> None:
+    """Check samples against the form of samples and the number of classes."""
+    if samples is None or not len(samples.y):
+        return
+    x, y = samples.x, samples.y
+    wanted = torch.uint8 if len(shape) == 3 else torch.float32
+    if x.dtype != wanted or list(x.shape[1:]) != list(shape):
+        refuse(
+            f"{name}.x has {x.dtype} samples of shape {tuple(x.shape[1:])}, not {wanted} of shape "
+            f"{tuple(shape)}"
+        )
+    if int(y.min()) < 0 or int(y.max()) >= known:
+        refuse(f"{name}.y has labels outside 0 to {known - 1}")
 
 
 def _check_params(params: dict[str, Any]) -> dict[str, Any]:
@@ -189,16 +74,16 @@ def _check_params(params: dict[str, Any]) -> dict[str, Any]:
     try:
         check_params({**params, "model": params["model"] or "auto"})
     except KeyError as error:
-        _refuse(f"has no {error}")
+        refuse(f"has no {error}")
     except InputError as error:
-        _refuse(str(error))
+        refuse(str(error))
     return params
 
 
 def _check_plain(value: Any) -> None:
     """Refuse tensors among parameters."""
     if isinstance(value, Tensor):
-        _refuse("contains a tensor")
+        refuse("contains a tensor")
     for part in value.values() if isinstance(value, dict) else value if _is_list(value) else ():
         _check_plain(part)
 
@@ -231,8 +116,8 @@ class ClassifierState(Schema):
     counts: list[_Seen]
     history: Annotated[list[Report], Field(min_length=1)]
     finished: str
-    training: _Training
-    holdout: _Memory | None
+    training: TrainingState
+    holdout: MemoryState | None
     features: _Features | None = None
     changed: dict[str, Any] = Field(default_factory=dict)
     random_state: int | bool | None
@@ -246,36 +131,36 @@ class ClassifierState(Schema):
         known, method = len(self.known), self.training.method
         outputs, size = method.structure["outputs"], self.params["head_size"]
         if method.structure["seen"] != known or outputs < known or size not in (None, outputs):
-            _refuse(f"structure has {outputs} outputs for {known} classes and head_size {size}")
-        method.memory.fits("memory", self.shape, known)
-        if method.kept is not None:
-            method.kept.fits("kept", self.shape, known)
+            refuse(f"structure has {outputs} outputs for {known} classes and head_size {size}")
+        if self.training.stage is not None:
+            refuse("training.stage: a classifier is not saved in the middle of a stage")
         if (self.holdout is None) != (not self.params["holdout_per_class"]):
-            _refuse("holdout does not fit holdout_per_class")
-        if self.holdout is not None:
-            self.holdout.fits("holdout", self.shape, known)
+            refuse("holdout does not fit holdout_per_class")
+        held = {"memory": method.memory, "kept": method.kept, "holdout": self.holdout}
+        for name, samples in held.items():
+            _check_samples(name, samples, self.shape, known)
         return self
 
     def _check_labels(self) -> None:
         labels = [*self.known, *self.declared]
         array = as_array(labels)
         if len({*map(type, labels)}) != 1 or len({*self.known}) != len(self.known):
-            _refuse("known has labels of several kinds, or one twice")
+            refuse("known has labels of several kinds, or one twice")
         if array.dtype.kind not in "Uib" or array.tolist() != labels:  # too large, or ends in NUL
-            _refuse("known has a label that no array can hold")
+            refuse("known has a label that no array can hold")
         if len(self.counts) != len(self.known):
-            _refuse(f"counts has {len(self.counts)} entries for {len(self.known)} classes")
+            refuse(f"counts has {len(self.counts)} entries for {len(self.known)} classes")
 
     def _check_layout(self) -> None:
         if len(self.shape) not in (1, 3):
-            _refuse(f"shape is {self.shape}; samples have 1 or 3 dimensions")
+            refuse(f"shape is {self.shape}; samples have 1 or 3 dimensions")
         for name in ("mean", "std", "columns"):
             values = getattr(self, name)
             if values is not None and len(values) != self.shape[0]:
-                _refuse(f"{name} has {len(values)} entries for samples of shape {self.shape}")
+                refuse(f"{name} has {len(values)} entries for samples of shape {self.shape}")
         mean, std = (torch.tensor(part, dtype=torch.float32) for part in (self.mean, self.std))
         if not bool(torch.isfinite(mean).all()) or not bool((std > 0).all()):
-            _refuse("mean or std is not a float32 number, or std is 0 as float32")
+            refuse("mean or std is not a float32 number, or std is 0 as float32")
 
 
 # --- writing --------------------------------------------------------------------------------

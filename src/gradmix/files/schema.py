@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -61,6 +61,11 @@ class TensorOf:
         if self.finite and not _is_finite(value):
             raise PydanticCustomError("tensor", "has values that are not finite")
         return value
+
+
+def refuse(message: str) -> NoReturn:
+    """Raise the error of a validator; `validate` reports the message with the field."""
+    raise PydanticCustomError("refused", message)
 
 
 def _is_finite(value: Tensor) -> bool:

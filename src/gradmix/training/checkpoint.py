@@ -21,8 +21,8 @@ from gradmix.errors import FileError, GradMixError, InputError
 from gradmix.files import read_manifest, read_state_file, write_state_file
 from gradmix.files.atomic_write import remove_leftovers
 from gradmix.files.schema import validate
-from gradmix.training.checkpoint_schema import CheckpointState
 from gradmix.training.loop import Event, TaskDone, Training
+from gradmix.training.state_schema import CheckpointState
 
 KIND = "checkpoint"
 CONTENTS = 5  # raised when the state of a training changes its meaning
