@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks.timing import seconds
-from gradmix.criterion import Exemplars, pair_table
+from gradmix.criterion import Exemplars, pair_tables
 from gradmix.criterion.reference import reference_pair_table
 
 
@@ -20,11 +21,15 @@ def exemplars(classes: int, features: int, each: int) -> Exemplars:
     return Exemplars(X, X @ weight.T, torch.arange(classes).repeat_interleave(each))
 
 
+def _all(samples: Exemplars) -> Tensor:
+    return torch.ones_like(samples.labels, dtype=torch.bool)
+
+
 def reference_over_fast() -> str:
     samples = exemplars(100, 512, 32)
-    pair_table(samples, samples, 0.3)
-    fast = sorted(seconds(lambda: pair_table(samples, samples, 0.3)) for _ in range(9))[4]
-    slow = seconds(lambda: reference_pair_table(samples, samples, 0.3))
+    pair_tables(samples, _all(samples), [0.3])
+    fast = sorted(seconds(lambda: pair_tables(samples, _all(samples), [0.3])) for _ in range(9))[4]
+    slow = seconds(lambda: reference_pair_table(samples, _all(samples), 0.3))
     return (
         "explicit gradients over closed form, C=100 d=512 m=32 (at least 200): "
         f"{slow / fast:.0f} ({slow:.2f} s over a median of {1000 * fast:.1f} ms)"
@@ -42,10 +47,10 @@ def peak_memory() -> str:
 def _measure_peak() -> None:
     torch.set_num_threads(1)
     small = exemplars(10, 512, 8)
-    pair_table(small, small, 0.3)  # libraries are loaded before the count
+    pair_tables(small, _all(small), [0.3])  # libraries are loaded before the count
     samples = exemplars(1000, 512, 8)
     before = _peak_kilobytes()
-    pair_table(samples, samples, 0.3)
+    pair_tables(samples, _all(samples), [0.3])
     print(f"{(_peak_kilobytes() - before) / 1024:.0f} MB")
 
 

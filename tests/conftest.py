@@ -174,16 +174,17 @@ def reference_table():
     The samples from place `num_new` on are the memory.
     """
 
-    def table(model, x, y, num_new, lam, average="sample"):
+    def table(model, x, y, num_new, lam, average="sample", gradient="memory"):
         head = model[-1]
         model.eval()
         with torch.no_grad():
             embeddings = model[:-1](x)
             exemplars = Exemplars(embeddings, head(embeddings), y)
         model.train()
-        memory = Exemplars(*(part[num_new:] for part in exemplars))
-        options = {"bias": head.bias is not None, "pairing": "all-pairs", "average": average}
-        return reference_pair_table(exemplars, memory, lam, **options)
+        protected = torch.arange(len(y)) >= (num_new if gradient == "memory" else 0)
+        settings = CriterionSettings(pairing="all-pairs", average=average)
+        bias = head.bias is not None
+        return reference_pair_table(exemplars, protected, lam, settings, bias=bias)
 
     return table
 

@@ -8,12 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradmix.criterion import (
-    PAIRINGS,
     Exemplars,
     Scored,
     class_scores,
-    memory_gradient,
-    pair_table,
+    mean_gradient,
     pair_tables,
     projections,
     sample_scores,
@@ -21,11 +19,23 @@ from gradmix.criterion import (
 from gradmix.criterion import scores as scores_module
 from gradmix.criterion.pair_tables import PairTable
 from gradmix.criterion.reference import reference_pair_table
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.errors import InputError
+from gradmix.settings import CriterionSettings
 
+PAIRINGS = ("one-to-one", "all-pairs")
 pairings = st.sampled_from(PAIRINGS)
 ratios = st.one_of(st.sampled_from([0.0, 1.0, 0.5]), st.floats(0, 1))
 averages = st.sampled_from(["sample", "class"])
+
+
+def pair_table(exemplars, protected, lam, bias=True, **settings):
+    return pair_tables(
+        exemplars, protected, [lam], CriterionSettings(**settings), bias=bias
+    ).tables[0]
+
+
+def reference(exemplars, protected, lam, bias=True, **settings):
+    return reference_pair_table(exemplars, protected, lam, CriterionSettings(**settings), bias=bias)
 
 
 def autograd_scores(case, pairing="one-to-one", average="sample"):
@@ -72,20 +82,20 @@ def assert_same_scores(ours, theirs, rtol=1e-9):
 @settings(max_examples=150, deadline=None)
 def test_closed_form_equals_the_reference(cases, data, pairing, average):
     case = data.draw(cases)
-    args = (case.exemplars, case.remembered, case.lam)
+    args = (case.exemplars, case.memory, case.lam)
     options = {"bias": case.head.bias is not None, "pairing": pairing, "average": average}
-    assert_same_scores(pair_table(*args, **options), reference_pair_table(*args, **options))
+    assert_same_scores(pair_table(*args, **options), reference(*args, **options))
 
 
 @given(st.data(), pairings, averages)
 @settings(max_examples=60, deadline=None)
 def test_closed_form_and_reference_equal_autograd(cases, data, pairing, average):
     case = data.draw(cases)
-    args = (case.exemplars, case.remembered, case.lam)
+    args = (case.exemplars, case.memory, case.lam)
     options = {"bias": case.head.bias is not None, "pairing": pairing, "average": average}
     truth = autograd_scores(case, pairing, average)
     assert_same_scores(pair_table(*args, **options), truth)
-    assert_same_scores(reference_pair_table(*args, **options), truth)
+    assert_same_scores(reference(*args, **options), truth)
 
 
 @given(st.data(), pairings)
@@ -93,11 +103,10 @@ def test_closed_form_and_reference_equal_autograd(cases, data, pairing, average)
 def test_single_precision_is_near_double(cases, data, pairing):
     case = data.draw(cases)
 
-    def single(samples):
-        return Exemplars(samples.embeddings.float(), samples.logits.float(), samples.labels)
-
-    double = pair_table(case.exemplars, case.remembered, case.lam, pairing=pairing)
-    ours = pair_table(single(case.exemplars), single(case.remembered), case.lam, pairing=pairing)
+    X, z, y = case.exemplars
+    single = Exemplars(X.float(), z.float(), y)
+    double = pair_table(case.exemplars, case.memory, case.lam, pairing=pairing)
+    ours = pair_table(single, case.memory, case.lam, pairing=pairing)
     # Logits of thousands carry an error of 1e-3 in single precision before anything is computed.
     size = double.scores.abs().max().clamp(min=1.0)
     logit_size = case.exemplars.logits.abs().max().clamp(min=1.0)
@@ -116,9 +125,8 @@ def test_renaming_the_classes_permutes_the_table(cases, data, seed, pairing):
     renamed_z = torch.empty_like(z)
     renamed_z[:, rename] = z
     renamed = Exemplars(X, renamed_z, rename[y])
-    memory = Exemplars(*(part[case.memory] for part in renamed))
-    before = pair_table(case.exemplars, case.remembered, case.lam, pairing=pairing)
-    after = pair_table(renamed, memory, case.lam, pairing=pairing)
+    before = pair_table(case.exemplars, case.memory, case.lam, pairing=pairing)
+    after = pair_table(renamed, case.memory, case.lam, pairing=pairing)
     where = torch.searchsorted(after.classes, rename[before.classes])
     assert torch.equal(after.classes[where], rename[before.classes])
     difference = after.scores[where][:, where] - before.scores
@@ -129,7 +137,7 @@ def test_renaming_the_classes_permutes_the_table(cases, data, seed, pairing):
 @settings(max_examples=60, deadline=None)
 def test_negative_and_optimal_are_what_they_say(cases, data):
     case = data.draw(cases)
-    table = pair_table(case.exemplars, case.remembered, case.lam)
+    table = pair_table(case.exemplars, case.memory, case.lam)
     for a in range(len(table.classes)):
         for b in range(len(table.classes)):
             assert bool(table.negative[a, b]) == (float(table.scores[a, b]) < 0)
@@ -158,9 +166,10 @@ def test_ratio_one_and_zero_are_the_unmixed_gradients(make_case):
     """Theorem of the paper: at λ = 1 the gradient is that of the first sample, at 0 the other's."""
     case = make_case([1, 1, 1], 4, 0, 1.0, 1.0, True, 3)
     X, z, y = case.exemplars
-    own = pair_table(*[case.exemplars] * 2, 1.0).scores
-    other = pair_table(*[case.exemplars] * 2, 0.0).scores
-    gradient = memory_gradient(case.exemplars)
+    everyone = torch.ones_like(y, dtype=torch.bool)
+    own = pair_table(case.exemplars, everyone, 1.0).scores
+    other = pair_table(case.exemplars, everyone, 0.0).scores
+    gradient = mean_gradient(case.exemplars)
     delta = z.softmax(1) - F.one_hot(y, 3)
     plain = (delta * projections(X, gradient)).sum(1)[y.argsort()]
     assert torch.allclose(own, plain[:, None].expand(3, 3))
@@ -170,14 +179,14 @@ def test_ratio_one_and_zero_are_the_unmixed_gradients(make_case):
 def test_score_by_hand():
     """Two classes, one feature, uniform predictions: every number can be checked on paper."""
     memory = Exemplars(torch.tensor([[2.0]]), torch.zeros(1, 2), torch.tensor([0]))
-    gradient = memory_gradient(memory)
+    gradient = mean_gradient(memory)
     assert gradient.bias.tolist() == [-0.5, 0.5]
     assert gradient.weight.tolist() == [[-1.0], [1.0]]
     both = Exemplars(torch.tensor([[2.0], [4.0]]), torch.zeros(2, 2), torch.tensor([0, 1]))
     # s_0 = ḡ_b + 2 Ḡ_w = (-2.5, 2.5), s_1 = (-4.5, 4.5); with λ = 1/4 mixed s = (-4, 4),
     # δ = (1/2 - 1/4, 1/2 - 3/4) = (1/4, -1/4): score(0, 1) = -2. At λ = 1/4, (1, 0) has mixed
     # s = (-3, 3) and δ = (-1/4, 1/4): 1.5.
-    table = pair_table(both, memory, 0.25)
+    table = pair_table(both, torch.tensor([True, False]), 0.25)
     assert table.scores.tolist() == [[2.5, -2.0], [1.5, -4.5]]
     assert table.negative.tolist() == [[False, True], [False, True]]
     assert table.optimal.tolist() == [0, 0]
@@ -187,7 +196,7 @@ def test_one_to_one_takes_the_next_exemplar_cyclically(make_case):
     """Unequal classes: exemplar k of the first with k + 1 of the second, for k below the larger."""
     case = make_case([3, 2], 3, 0, 1.0, 0.3, True, 0)
     X, _, y = case.exemplars
-    gradient = memory_gradient(case.remembered)
+    gradient = mean_gradient(case.remembered)
     every = Scored(case.exemplars.logits, projections(X, gradient), y)
     single = sample_scores(every, every, case.lam)
     classes, sizes = y.unique(return_counts=True)
@@ -202,13 +211,15 @@ def test_one_to_one_takes_the_next_exemplar_cyclically(make_case):
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_blocks_do_not_change_the_scores(pairing, block, make_case):
     case = make_case([4, 3, 5], 3, 1, 1.0, 0.3, True, 1)
-    both, lams = (case.exemplars, case.remembered), [case.lam, 0.8]
-    for whole, blocked in zip(
-        pair_tables(*both, lams, pairing=pairing).tables,
-        pair_tables(*both, lams, pairing=pairing, block=block).tables,
+    both, lams = (case.exemplars, case.memory), [case.lam, 0.8]
+    whole = CriterionSettings(pairing=pairing)
+    small = CriterionSettings(pairing=pairing, criterion_block=block)
+    for one, blocked in zip(
+        pair_tables(*both, lams, whole).tables,
+        pair_tables(*both, lams, small).tables,
         strict=True,
     ):
-        assert torch.allclose(whole.scores, blocked.scores)
+        assert torch.allclose(one.scores, blocked.scores)
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
@@ -223,15 +234,15 @@ def test_a_block_bounds_how_many_scores_are_computed_at_once(monkeypatch, pairin
     monkeypatch.setattr(scores_module, "sample_scores", watched)
     for block in (12, 40, 1000):
         sizes.clear()
-        pair_tables(case.exemplars, case.remembered, [0.3], pairing=pairing, block=block)
+        pair_table(case.exemplars, case.memory, 0.3, pairing=pairing, criterion_block=block)
         assert max(sizes) <= block
 
 
 def test_underflow_of_the_normaliser_is_repaired(monkeypatch):
     """Logits 500 apart in opposite directions: exp underflows for every class of the pair."""
-    z = torch.tensor([[500.0, 0.0, -500.0], [-500.0, 0.0, 500.0]])
-    exemplars = Exemplars(torch.tensor([[1.0], [3.0]]), z, torch.tensor([0, 2]))
-    memory = Exemplars(torch.ones(1, 1), torch.zeros(1, 3), torch.tensor([1]))
+    z = torch.tensor([[500.0, 0.0, -500.0], [-500.0, 0.0, 500.0], [0.0, 0.0, 0.0]])
+    exemplars = Exemplars(torch.tensor([[1.0], [3.0], [1.0]]), z, torch.tensor([0, 2, 1]))
+    memory = torch.tensor([False, False, True])
     table = pair_table(exemplars, memory, 0.5)
     reference = reference_pair_table(exemplars, memory, 0.5)
     assert torch.allclose(table.scores, reference.scores, atol=1e-6)
@@ -250,7 +261,7 @@ def test_predicted_change_of_the_memorys_loss_is_the_actual_one_to_first_order(m
     """Eq. 1: after a step η on one mixed sample the memory's loss falls by η times the score."""
     case = make_case([4, 4, 4], 5, 0, 0.5, 0.35, True, 7)
     X, _, y = case.exemplars
-    gradient = memory_gradient(case.remembered)
+    gradient = mean_gradient(case.remembered)
     every = Scored(case.exemplars.logits, projections(X, gradient), y)
     score = sample_scores(every, every, case.lam)
     one_hot = F.one_hot(y, 3).to(X)
@@ -280,9 +291,11 @@ def test_predicted_change_of_the_memorys_loss_is_the_actual_one_to_first_order(m
 @settings(max_examples=60, deadline=None)
 def test_several_ratios_at_once_are_the_same_as_one_by_one(cases, data, several, pairing):
     case = data.draw(cases)
-    tables = pair_tables(case.exemplars, case.remembered, several, pairing=pairing).tables
+    tables = pair_tables(
+        case.exemplars, case.memory, several, CriterionSettings(pairing=pairing)
+    ).tables
     for lam, table in zip(several, tables, strict=True):
-        alone = pair_table(case.exemplars, case.remembered, lam, pairing=pairing)
+        alone = pair_table(case.exemplars, case.memory, lam, pairing=pairing)
         assert_same_scores(table, alone)
 
 
@@ -290,15 +303,11 @@ def test_several_ratios_at_once_are_the_same_as_one_by_one(cases, data, several,
 def test_ratios_outside_0_and_1_are_refused(lam, make_case):
     case = make_case([2, 2], 2, 0, 1.0, 0.5, True, 0)
     with pytest.raises(InputError, match="lam is"):
-        pair_table(case.exemplars, case.remembered, lam)
+        pair_table(case.exemplars, case.memory, lam)
 
 
-def test_unknown_names_and_an_empty_memory_are_refused(make_case):
+def test_an_empty_memory_is_refused(make_case):
     case = make_case([2, 2], 2, 0, 1.0, 0.5, True, 0)
-    with pytest.raises(UnknownNameError, match="one-to-one"):
-        pair_table(case.exemplars, case.remembered, 0.5, pairing="one-to-on")
-    with pytest.raises(UnknownNameError, match="unknown average 'mean'"):
-        pair_table(case.exemplars, case.remembered, 0.5, average="mean")
-    empty = Exemplars(*(part[:0] for part in case.exemplars))
+    empty = torch.zeros_like(case.memory)
     with pytest.raises(InputError, match="memory is empty"):
         pair_table(case.exemplars, empty, 0.5)

@@ -13,7 +13,7 @@ from gradmix.diagnostics import (
     class_pair_scores,
     pair_agreement,
 )
-from gradmix.diagnostics.pairs import ClassPairs, PairScores
+from gradmix.diagnostics.approximation import ClassPairs, PairScores
 from gradmix.errors import InputError, UnknownNameError
 
 from .conftest import make, samples, seeded

@@ -104,7 +104,7 @@ NAN = torch.full_like(NEW, torch.nan)
 BAD = {
     "fewer labels": ((NEW, NEW_Y[:2]), "has 6 inputs and 2 labels; give as many, above 0"),
     "none": ((NEW[:0], NEW_Y[:0]), "has 0 inputs and 0 labels"),
-    "no pair": (NEW, r"is Tensor; give \(inputs, labels\)"),
+    "no pair": (NEW, "is a Tensor; give a pair"),
     "no tensor": ((NEW, NEW_Y.tolist()), "labels are list; give a tensor"),
     "int32 labels": ((NEW, NEW_Y.int()), "labels are torch.int32 of 1 dimensions; give int64"),
     "soft labels": ((NEW, torch.eye(6)), "labels are torch.float32 of 2 dimensions"),

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from gradmix.criterion import Exemplars, embed
+from gradmix.criterion import embed
 from gradmix.criterion.reference import reference_pair_table
-from gradmix.diagnostics import class_pair_scores, pairs
+from gradmix.diagnostics import approximation, class_pair_scores
+from gradmix.settings import CriterionSettings
 
 from .conftest import (
     OUTPUTS,
@@ -37,17 +38,19 @@ def test_approximated_ones_are_those_of_algorithm_1(bias, average):
     model = make("sequential", bias)
     head, (x, y) = last_layer_of(model), everyone()
     exemplars = embed(model, head, x, y)
-    memory = Exemplars(*(part[6:] for part in exemplars))
+    memory = torch.arange(len(y)) >= 6
     scores = scores_of(model, average=average)
     for lam, ours in zip(LAMBDAS, scores.by_class(scores.approximated), strict=True):
-        table = reference_pair_table(exemplars, memory, lam, bias=bias, average=average)
+        table = reference_pair_table(
+            exemplars, memory, lam, CriterionSettings(average=average), bias=bias
+        )
         assert torch.equal(scores.pairs.classes, table.classes)
         torch.testing.assert_close(ours, table.scores, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_true_ones_are_those_of_the_mixed_input(bias, monkeypatch):
-    monkeypatch.setattr(pairs, "BLOCK", 7)  # several blocks
+    monkeypatch.setattr(approximation, "BLOCK", 7)  # several blocks
     model, (memory, _) = make("residual", bias), samples()
     x, y = everyone()
     remembered = memory_gradient(model, False, memory, "sample")

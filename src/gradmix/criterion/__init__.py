@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from gradmix.criterion.embedding import embed, evaluating, find_head
-from gradmix.criterion.pair_tables import Pairs, PairTables, pair_table, pair_tables
+from gradmix.criterion.pair_tables import Pairs, PairTables, pair_tables
 from gradmix.criterion.scores import (
-    AVERAGES,
-    PAIRINGS,
     Exemplars,
     HeadGradient,
     Scored,
     class_scores,
-    memory_gradient,
-    memory_weights,
+    mean_gradient,
     projections,
     sample_scores,
+    sample_weights,
 )
-from gradmix.criterion.selector import SEARCHES, PairSelector, choose_search
+from gradmix.criterion.selector import PairSelector, choose_search
 
 __all__ = [
-    "AVERAGES",
-    "PAIRINGS",
-    "SEARCHES",
     "Exemplars",
     "HeadGradient",
     "PairSelector",
@@ -33,10 +28,9 @@ __all__ = [
     "embed",
     "evaluating",
     "find_head",
-    "memory_gradient",
-    "memory_weights",
-    "pair_table",
+    "mean_gradient",
     "pair_tables",
     "projections",
     "sample_scores",
+    "sample_weights",
 ]

@@ -9,15 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gradmix.criterion.scores import (
-    BLOCK_ELEMENTS,
-    Exemplars,
-    Scored,
-    class_scores,
-    memory_gradient,
-    projections,
-)
+from gradmix.criterion.scores import Exemplars, Scored, class_scores, mean_gradient, projections
 from gradmix.errors import InputError
+from gradmix.settings import CriterionSettings
 
 
 @dataclass(frozen=True)
@@ -110,41 +104,27 @@ class PairTables:
 
 def pair_tables(
     exemplars: Exemplars,
-    memory: Exemplars,
+    protected: Tensor,
     ratios: Sequence[float],
+    settings: CriterionSettings | None = None,
     *,
     bias: bool = True,
-    pairing: str = "one-to-one",
-    average: str = "sample",
-    block: int = BLOCK_ELEMENTS,
 ) -> PairTables:
-    """Return the pair table of all classes among the exemplars, for each mixing ratio.
+    """Return the pair table of all classes for each mixing ratio (Algorithm 1, steps 3 to 9).
 
     Args:
         exemplars: Samples of all classes.
-        memory: The samples whose gradient mixing must not oppose.
+        protected: Which of them have the gradient ḡ that mixing must not oppose, bool (n,). In
+            Algorithm 1 these are the samples in memory.
         ratios: Mixing ratios between 0 and 1.
+        settings: How exemplars are paired and gradients averaged.
         bias: Whether the head has a bias.
-        pairing: How exemplars are paired, see `class_scores`.
-        average: How the memory's gradient is averaged, see `memory_gradient`.
-        block: Number of scores computed at once; it bounds the memory beside the tables.
     """
-    gradient = memory_gradient(memory, bias=bias, average=average)
+    settings = CriterionSettings() if settings is None else settings
+    chosen = Exemplars(*(part[protected] for part in exemplars))
+    gradient = mean_gradient(chosen, bias=bias, by_class=settings.by_class)
     samples = Scored(
         exemplars.logits, projections(exemplars.embeddings, gradient), exemplars.labels
     )
-    return PairTables(*class_scores(samples, ratios, pairing, block))
-
-
-def pair_table(
-    exemplars: Exemplars,
-    memory: Exemplars,
-    lam: float,
-    *,
-    bias: bool = True,
-    pairing: str = "one-to-one",
-    average: str = "sample",
-) -> PairTable:
-    """Return the pair table for one mixing ratio (Algorithm 1, steps 3 to 9)."""
-    options: dict[str, Any] = {"bias": bias, "pairing": pairing, "average": average}
-    return pair_tables(exemplars, memory, [lam], **options).tables[0]
+    block = settings.criterion_block
+    return PairTables(*class_scores(samples, ratios, all_pairs=settings.all_pairs, block=block))

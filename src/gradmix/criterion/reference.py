@@ -12,27 +12,28 @@ from torch import Tensor
 
 from gradmix.criterion.pair_tables import PairTable
 from gradmix.criterion.scores import Exemplars
-from gradmix.errors import UnknownNameError
+from gradmix.settings import CriterionSettings
 
 
 def reference_pair_table(
     exemplars: Exemplars,
-    memory: Exemplars,
+    protected: Tensor,
     lam: float,
+    settings: CriterionSettings | None = None,
     *,
     bias: bool = True,
-    pairing: str = "one-to-one",
-    average: str = "sample",
 ) -> PairTable:
-    """Return the pair table of all classes among the exemplars."""
+    """Return the pair table of all classes among the exemplars; see `pair_tables`."""
+    settings = CriterionSettings() if settings is None else settings
     num_outputs = exemplars.logits.shape[1]
     one_hot = torch.eye(num_outputs, dtype=exemplars.logits.dtype, device=exemplars.logits.device)
 
-    # Step 3: ḡ_buf, the average gradient of the memory.
-    groups = [memory.labels == c for c in memory.labels.unique()]
-    if average == "sample":
-        groups = [torch.ones_like(memory.labels, dtype=torch.bool)]
-    g_buffer = torch.stack(
+    # Step 3: ḡ, the average gradient of the protected samples.
+    memory = Exemplars(*(part[protected] for part in exemplars))
+    groups = [torch.ones_like(memory.labels, dtype=torch.bool)]
+    if settings.by_class:
+        groups = [memory.labels == c for c in memory.labels.unique()]
+    g_mean = torch.stack(
         [
             torch.stack(
                 [
@@ -51,25 +52,23 @@ def reference_pair_table(
         for b, class_b in enumerate(classes):
             of_a = (exemplars.labels == class_a).nonzero().squeeze(1)
             of_b = (exemplars.labels == class_b).nonzero().squeeze(1)
-            i, j = _pairs(of_a, of_b, pairing)
+            i, j = _pairs(of_a, of_b, settings.all_pairs)
             X = lam * exemplars.embeddings[i] + (1 - lam) * exemplars.embeddings[j]  # (m, d)
             z = lam * exemplars.logits[i] + (1 - lam) * exemplars.logits[j]  # (m, C)
             y = lam * one_hot[class_a] + (1 - lam) * one_hot[class_b]  # (C,)
             g_mixed = _gradient_mean(X, z.softmax(1) - y, bias)
-            scores[a, b] = g_buffer @ g_mixed
+            scores[a, b] = g_mean @ g_mixed
 
     # Steps 8 and 9: S⁻ and S*.
     return PairTable.from_scores(classes, scores)
 
 
-def _pairs(of_a: Tensor, of_b: Tensor, pairing: str) -> tuple[Tensor, Tensor]:
+def _pairs(of_a: Tensor, of_b: Tensor, all_pairs: bool) -> tuple[Tensor, Tensor]:
     """Return the exemplars of the two classes that are mixed with each other."""
-    if pairing == "one-to-one":
-        k = torch.arange(max(len(of_a), len(of_b)), device=of_a.device)
-        return of_a[k % len(of_a)], of_b[(k + 1) % len(of_b)]
-    if pairing == "all-pairs":
+    if all_pairs:
         return of_a.repeat_interleave(len(of_b)), of_b.repeat(len(of_a))
-    raise UnknownNameError("pairing", pairing, ("one-to-one", "all-pairs"))
+    k = torch.arange(max(len(of_a), len(of_b)), device=of_a.device)
+    return of_a[k % len(of_a)], of_b[(k + 1) % len(of_b)]
 
 
 def _gradient(X: Tensor, delta: Tensor, bias: bool) -> Tensor:

@@ -24,11 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradmix.errors import InputError, UnknownNameError
-
-AVERAGES = ("sample", "class")
-PAIRINGS = ("one-to-one", "all-pairs")
-"""How exemplars of two classes are paired; see `class_scores`."""
+from gradmix.errors import InputError
 
 BLOCK_ELEMENTS = 2**20
 """Number of scores computed at once; about ten such blocks are in memory at a time."""
@@ -56,35 +52,31 @@ def residuals(logits: Tensor, labels: Tensor) -> Tensor:
     return delta
 
 
-def memory_gradient(
-    memory: Exemplars, *, bias: bool = True, average: str = "sample"
-) -> HeadGradient:
-    """Return ḡ_buf, the mean gradient of the memory (Algorithm 1, step 3).
+def mean_gradient(samples: Exemplars, *, bias: bool = True, by_class: bool = False) -> HeadGradient:
+    """Return ḡ, the mean gradient of some samples (Algorithm 1, step 3).
 
     Args:
-        memory: The samples in memory.
+        samples: The samples, for Algorithm 1 those in memory.
         bias: Whether the head has a bias.
-        average: "sample" averages over the samples (Algorithm 1), "class" over the means of the
-            classes (Eq. 5). They differ if classes have unequal numbers of exemplars.
+        by_class: Average over the means of the classes (Eq. 5) instead of over the samples
+            (Algorithm 1). They differ if classes have unequal numbers of samples.
     """
-    weights = memory_weights(memory.labels, average, memory.logits.dtype)
-    delta = residuals(memory.logits, memory.labels).mul_(weights[:, None])  # (n, C)
-    return HeadGradient(delta.T @ memory.embeddings, delta.sum(dim=0) if bias else None)
+    weights = sample_weights(samples.labels, by_class, samples.logits.dtype)
+    delta = residuals(samples.logits, samples.labels).mul_(weights[:, None])  # (n, C)
+    return HeadGradient(delta.T @ samples.embeddings, delta.sum(dim=0) if bias else None)
 
 
-def memory_weights(
-    labels: Tensor, average: str = "sample", dtype: torch.dtype = torch.float32
+def sample_weights(
+    labels: Tensor, by_class: bool = False, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the weight of each sample in the memory's mean gradient, (n,); they sum to 1."""
+    """Return the weight of each sample in the mean gradient, (n,); they sum to 1."""
     if len(labels) == 0:
         raise InputError("the memory is empty; its gradient needs at least one sample")
-    if average == "sample":
+    if not by_class:
         return torch.full(labels.shape, 1 / len(labels), dtype=dtype, device=labels.device)
-    if average == "class":
-        _, position, counts = labels.unique(return_inverse=True, return_counts=True)
-        each: Tensor = 1 / (len(counts) * counts.to(dtype))
-        return each[position]
-    raise UnknownNameError("average", average, AVERAGES)
+    _, position, counts = labels.unique(return_inverse=True, return_counts=True)
+    each: Tensor = 1 / (len(counts) * counts.to(dtype))
+    return each[position]
 
 
 def projections(embeddings: Tensor, gradient: HeadGradient) -> Tensor:
@@ -130,40 +122,36 @@ def sample_scores(left: Scored, right: Scored, lam: float | Tensor) -> Tensor:
 def class_scores(
     samples: Scored,
     ratios: Sequence[float],
-    pairing: str = "one-to-one",
-    block: int = BLOCK_ELEMENTS,
+    *,
+    all_pairs: bool = False,
+    block: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the classes (K,) and, for each of G ratios, the mean score of class pairs (G, K, K).
 
     Args:
         samples: The exemplars of all classes.
         ratios: Mixing ratios between 0 and 1.
-        pairing: "one-to-one" pairs exemplar k of class a with exemplar k + 1 of class b,
-            cyclically, up to the size of the larger class. "all-pairs" pairs every exemplar of a
-            with every exemplar of b.
-        block: Largest number of scores computed at once.
+        all_pairs: Pair every exemplar of class a with every exemplar of b. Otherwise exemplar k
+            of a is paired with exemplar k + 1 of b, cyclically, up to the size of the larger.
+        block: Largest number of scores computed at once; by default `BLOCK_ELEMENTS`.
     """
     for lam in ratios:
         if not 0 <= lam <= 1:
             raise InputError(f"lam is {lam}; a mixing ratio lies between 0 and 1")
-    if pairing not in PAIRINGS:
-        raise UnknownNameError("pairing", pairing, PAIRINGS)
+    block = BLOCK_ELEMENTS if block is None else block
     classes, position, counts = samples.labels.unique(return_inverse=True, return_counts=True)
     every = torch.tensor(ratios, dtype=samples.logits.dtype, device=samples.logits.device)
+    score = _all_pairs if all_pairs else _one_to_one
     parts = every.split(max(1, block // len(classes) ** 2))
-    if pairing == "one-to-one":
-        scores = [_one_to_one(samples, part, classes, position, counts, block) for part in parts]
-    else:
-        scores = [_all_pairs(samples, part, position, counts, block) for part in parts]
-    return classes, torch.cat(scores)
+    return classes, torch.cat([score(samples, part, position, counts, block) for part in parts])
 
 
 def _one_to_one(
-    samples: Scored, lam: Tensor, classes: Tensor, position: Tensor, counts: Tensor, block: int
+    samples: Scored, lam: Tensor, position: Tensor, counts: Tensor, block: int
 ) -> Tensor:
     by_class = position.argsort(stable=True)
     start = counts.cumsum(0) - counts
-    size = len(classes)
+    size, classes = len(counts), samples.labels[by_class[start]]
     total = samples.logits.new_zeros(len(lam), size, size)
     larger = torch.maximum(counts[:, None], counts)
     most = int(counts.max())

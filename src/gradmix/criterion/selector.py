@@ -10,16 +10,15 @@ from torch import Tensor, nn
 
 from gradmix.criterion.embedding import embed_rows
 from gradmix.criterion.many_classes.on_demand import PairsOnDemand
-from gradmix.criterion.many_classes.shortlist import SHORTLISTS, require_faiss
+from gradmix.criterion.many_classes.shortlist import require_faiss
 from gradmix.criterion.many_classes.sketch import make_sketch
 from gradmix.criterion.pair_tables import Pairs, PairTable, PairTables, pair_tables
-from gradmix.criterion.scores import Exemplars, memory_weights
+from gradmix.criterion.scores import Exemplars, sample_weights
 from gradmix.data.pool import ClassIndex
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.errors import InputError
 from gradmix.settings import CriterionSettings
 from gradmix.types import LinearHead
 
-SEARCHES = ("auto", "exact", *SHORTLISTS)
 MOST_EXACT = 1000
 """Largest number of classes for which "auto" means "exact"; there all searches cost the same."""
 
@@ -36,8 +35,6 @@ class SelectorPool(Protocol):
 
 def choose_search(search: str, classes: int) -> str:
     """Return what "auto" means for a number of classes; any other search is returned as it is."""
-    if search not in SEARCHES:
-        raise UnknownNameError("criterion", search, SEARCHES)
     if search == "neighbours":
         require_faiss()
     if search != "auto":
@@ -72,8 +69,6 @@ class PairSelector:
     ) -> None:
         self.pairs: Pairs | None = None
         self._settings, self._number, self._ratio = settings, tables, ratio
-        block = settings.criterion_block
-        self._block = {} if block is None else {"block": block}
         choose_search(settings.criterion, 1)  # raises if it needs a package that is missing
         self._host, self._generator = host, generator
 
@@ -103,11 +98,12 @@ class PairSelector:
             return
         index = self._draw_exemplars()
         embeddings = embed_rows(model, head, pool.inputs, index)  # (n, d)
+        y, protected = pool.y[index], index >= pool.num_new
         search = choose_search(self._settings.criterion, self._num_classes)
         if search == "exact":
-            self.pairs = self._full_tables(head, embeddings, index)
+            self.pairs = self._full_tables(head, embeddings, y, protected)
         else:
-            self.pairs = self._on_demand(head, embeddings, index, search)
+            self.pairs = self._on_demand(head, embeddings, y, protected, search)
 
     def _draw_exemplars(self) -> Tensor:
         """Draw pool rows: some samples of every current class, then the whole memory."""
@@ -122,39 +118,33 @@ class PairSelector:
             return [float(self._host.beta(*self._ratio))]
         return [(k + 0.5) / self._number for k in range(self._number)]
 
-    def _full_tables(self, head: nn.Linear, embeddings: Tensor, index: Tensor) -> PairTables:
+    def _full_tables(
+        self, head: nn.Linear, embeddings: Tensor, y: Tensor, protected: Tensor
+    ) -> PairTables:
         with torch.no_grad():
-            logits = head(embeddings).float()
-        exemplars = Exemplars(embeddings, logits, self._pool.y[index])
-        old = index >= self._pool.num_new
-        return pair_tables(
-            exemplars,
-            Exemplars(*(part[old] for part in exemplars)),
-            self._ratios(),
-            bias=head.bias is not None,
-            pairing=self._settings.pairing,
-            average=self._settings.average,
-            **self._block,
-        )
+            logits = head(embeddings.to(head.weight.dtype)).float()
+        exemplars = Exemplars(embeddings, logits, y)
+        bias = head.bias is not None
+        return pair_tables(exemplars, protected, self._ratios(), self._settings, bias=bias)
 
     def _on_demand(
-        self, head: nn.Linear, embeddings: Tensor, index: Tensor, search: str
+        self, head: nn.Linear, embeddings: Tensor, y: Tensor, protected: Tensor, search: str
     ) -> PairsOnDemand:
-        ratios = self._ratios()
-        y, old = self._pool.y[index], index >= self._pool.num_new
-        weights = embeddings.new_zeros(len(index))
-        weights[old] = memory_weights(y[old], self._settings.average, embeddings.dtype)
-        bias = None if head.bias is None else head.bias.detach().float()
+        settings, ratios = self._settings, self._ratios()
+        weights = embeddings.new_zeros(len(y))
+        weights[protected] = sample_weights(y[protected], settings.by_class, embeddings.dtype)
         sketch = make_sketch(
             embeddings,
             y,
-            LinearHead(head.weight.detach().float(), bias),
+            LinearHead(
+                *(None if p is None else p.detach().float() for p in (head.weight, head.bias))
+            ),
             weights,
-            pairing=self._settings.pairing,
+            all_pairs=settings.all_pairs,
             generator=self._generator,
-            **self._block,
+            block=settings.criterion_block,
         )
-        return PairsOnDemand(sketch, ratios, search, self._settings.pairing, **self._block)
+        return PairsOnDemand(sketch, ratios, search, settings.criterion_block)
 
     def forget(self) -> None:
         """Drop the pairs, because labels now mean other classes."""
@@ -178,9 +168,8 @@ class PairSelector:
             pairs = PairTables(**state["tables"])
             classes = pairs.classes
         elif "on_demand" in state:
-            pairs = PairsOnDemand.from_state_dict(
-                state["on_demand"], self._settings.pairing, **self._block
-            )
+            block = self._settings.criterion_block
+            pairs = PairsOnDemand.from_state_dict(state["on_demand"], block)
             classes = pairs.sketch.classes
         if pairs is not None:
             if not torch.equal(classes, self._pool.y.unique()):

@@ -12,13 +12,14 @@ from __future__ import annotations
 from gradmix.diagnostics.approximation import (
     ApproximationError,
     PairAgreement,
+    PairScores,
     approximation_error,
+    class_pair_scores,
     pair_agreement,
 )
 from gradmix.diagnostics.detrimental import detrimental_rate
 from gradmix.diagnostics.distances import ClassDistances, class_distances
 from gradmix.diagnostics.measurements import ANALYSES, Analysis, take
-from gradmix.diagnostics.pairs import PairScores, class_pair_scores
 from gradmix.diagnostics.timing import criterion_seconds
 
 __all__ = [

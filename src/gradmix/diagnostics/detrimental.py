@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.diagnostics.inner_products import LastLayer, WholeNetwork
-from gradmix.diagnostics.inputs import Given, Pair, check, check_count, check_ratios, one_hot
+from gradmix.diagnostics.inputs import Given, Pair, check, check_counts, check_ratios, one_hot
 from gradmix.errors import InputError
 from gradmix.types import Samples
 
@@ -57,12 +57,7 @@ def detrimental_rate(
         InputError: An argument is invalid.
     """
     given = check(model, memory, current, average, head)
-    for name, value in (
-        ("batches", batches),
-        ("batch_size", batch_size),
-        ("replay_batch_size", replay_batch_size),
-    ):
-        check_count(name, value)
+    check_counts(batches=batches, batch_size=batch_size, replay_batch_size=replay_batch_size)
     if lam is not None:
         check_ratios("lam", [lam])
     if not 0 < alpha < math.inf:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.criterion import Exemplars, embed, find_head
-from gradmix.diagnostics.inputs import Pair, check_samples
+from gradmix.criterion.inputs import check_samples
+from gradmix.diagnostics.inputs import Pair
 from gradmix.errors import InputError
 
 BLOCK = 1024  # samples per block of the distance matrix
@@ -39,7 +40,7 @@ def class_distances(
         InputError: An argument is invalid.
     """
     head = find_head(model) if head is None else head
-    x, y = check_samples("samples", samples, head)
+    x, y = check_samples("samples", samples, head.out_features)
     if head.out_features < 2:
         raise InputError("head has 1 output; gradients of a single class are zero, give 2 or more")
     _, counts = y.unique(return_counts=True)

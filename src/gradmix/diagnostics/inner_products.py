@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradmix.criterion import embed, evaluating, memory_gradient, projections
+from gradmix.criterion import embed, evaluating, mean_gradient, projections, sample_weights
 from gradmix.diagnostics.inputs import one_hot
 from gradmix.errors import InputError
 from gradmix.types import Samples
@@ -45,7 +45,9 @@ class LastLayer:
     def __init__(self, model: nn.Module, head: nn.Linear, memory: Samples, average: str) -> None:
         self._model, self._head = model, head
         remembered = embed(model, head, *memory)
-        self._gradient = memory_gradient(remembered, bias=head.bias is not None, average=average)
+        self._gradient = mean_gradient(
+            remembered, bias=head.bias is not None, by_class=average == "class"
+        )
 
     def see(self, x: Tensor) -> Seen:
         """Return logits and projections of inputs."""
@@ -76,7 +78,7 @@ class WholeNetwork:
         """Return ḡ_buf by parameter name, summed over batches."""
         leaves = {name: value.detach().requires_grad_() for name, value in self._parameters.items()}
         total = [torch.zeros_like(leaf) for leaf in leaves.values()]
-        every = (memory.x, one_hot(memory.y, outputs), _weights(memory.y, average))
+        every = (memory.x, one_hot(memory.y, outputs), sample_weights(memory.y, average == "class"))
         for x, targets, weights in zip(*(part.split(BATCH) for part in every), strict=True):
             with torch.enable_grad(), evaluating(self._model):
                 loss = (self._losses(leaves, x, targets) * weights).sum()
@@ -127,12 +129,3 @@ def _plain_attention() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(shortcut)
-
-
-def _weights(labels: Tensor, average: str) -> Tensor:
-    """Return the weight of every sample in the mean over samples or over classes, (N,)."""
-    if average == "sample":
-        return torch.full(labels.shape, 1 / len(labels), device=labels.device)
-    _, position, counts = labels.unique(return_inverse=True, return_counts=True)
-    weights: Tensor = 1 / (len(counts) * counts)
-    return weights[position]

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from gradmix.data.pool import ClassIndex
 from gradmix.diagnostics.approximation import (
     CENTRES,
     ApproximationError,
@@ -19,17 +21,10 @@ from gradmix.diagnostics.approximation import (
 )
 from gradmix.diagnostics.detrimental import detrimental_rate
 from gradmix.diagnostics.distances import class_distances
-from gradmix.diagnostics.inputs import (
-    alpha_of,
-    draw_exemplars,
-    has_memory,
-    has_two_classes,
-    memory_of,
-    new_samples_of,
-)
 from gradmix.errors import UnknownNameError
 from gradmix.methods import Method
 from gradmix.training.loop import EpochDone, Event, Training
+from gradmix.types import Samples
 
 BATCHES = 4  # batches of a measurement of the detrimental rate
 EXEMPLARS = 32  # samples of every class in the other measurements
@@ -88,11 +83,61 @@ def _generator(name: str, method: Method, event: EpochDone) -> torch.Generator:
     return torch.Generator(method.pool.y.device).manual_seed(seed)
 
 
+# --- samples of a training method ----------------------------------------------------------
+
+
+def _has_memory(method: Method) -> bool:
+    """Whether the method replays exemplars of earlier tasks."""
+    return method.replays and len(method.pool) > method.pool.num_new
+
+
+def _has_two_classes(method: Method) -> bool:
+    """Whether the pool has two classes, and two samples of one of them."""
+    counts = method.pool.y.bincount()
+    return int((counts > 0).sum()) > 1 and int(counts.max()) > 1
+
+
+def _memory_of(method: Method) -> Samples:
+    """Return all exemplars of earlier tasks."""
+    pool = method.pool
+    return _fetch(method, torch.arange(pool.num_new, len(pool), device=pool.y.device))
+
+
+def _new_samples_of(method: Method, number: int, generator: torch.Generator) -> Samples:
+    """Draw samples of the current task without replacement."""
+    pool = method.pool
+    order = torch.randperm(pool.num_new, generator=generator, device=pool.y.device)
+    return _fetch(method, order[:number])
+
+
+def _draw_exemplars(
+    method: Method, most: int, generator: torch.Generator, *, with_memory: bool = False
+) -> Samples:
+    """Draw up to `most` samples of every class of the current task, or of all classes."""
+    number = len(method.pool) if with_memory else method.pool.num_new
+    index = ClassIndex(method.pool.y[:number], method.head.out_features)
+    drawn = [index.draw(label, most, generator) for label in index.classes.tolist()]
+    return _fetch(method, torch.cat(drawn))
+
+
+def _alpha_of(method: Method) -> float:
+    """Return the α of the method's mix; 1 without mixing."""
+    recipe = method.mixer.recipe
+    return 1.0 if recipe is None else recipe.alpha
+
+
+def _fetch(method: Method, index: Tensor) -> Samples:
+    return Samples(method.pool.inputs(index), method.pool.y[index])
+
+
+# --- measurements ----------------------------------------------------------
+
+
 def _measure_detrimental_rate(method: Method, generator: torch.Generator) -> dict[str, Any]:
     """Measure both rates on the same mixed samples, with the run's batch sizes and α."""
     settings = method.settings
-    current = new_samples_of(method, BATCHES * settings.batch_size, generator)
-    memory = memory_of(method)
+    current = _new_samples_of(method, BATCHES * settings.batch_size, generator)
+    memory = _memory_of(method)
     state = generator.get_state()
     rates = {}
     for name, whole_network in (("whole_network", True), ("last_layer", False)):
@@ -102,7 +147,7 @@ def _measure_detrimental_rate(method: Method, generator: torch.Generator) -> dic
             memory,
             current,
             whole_network=whole_network,
-            alpha=alpha_of(method),
+            alpha=_alpha_of(method),
             batches=BATCHES,
             batch_size=settings.batch_size,
             replay_batch_size=settings.replay_batch_size,
@@ -120,8 +165,8 @@ def _measure_pairs(
     def measure(method: Method, generator: torch.Generator) -> dict[str, Any]:
         found = diagnostic(
             method.model,
-            memory_of(method),
-            draw_exemplars(method, EXEMPLARS, generator),
+            _memory_of(method),
+            _draw_exemplars(method, EXEMPLARS, generator),
             lambdas=ratios,
             criterion_exemplars=EXEMPLARS,
             rows=_num_rows(method, len(ratios)),
@@ -140,7 +185,7 @@ def _num_rows(method: Method, ratios: int) -> int:
 
 
 def _measure_class_distance(method: Method, generator: torch.Generator) -> dict[str, Any]:
-    samples = draw_exemplars(method, EXEMPLARS, generator, with_memory=True)
+    samples = _draw_exemplars(method, EXEMPLARS, generator, with_memory=True)
     return _to_json(class_distances(method.model, samples, head=method.head)._asdict())
 
 
@@ -155,25 +200,25 @@ ANALYSES: dict[str, Analysis] = {
         "mixed samples that cause more forgetting than the original",
         "the paper, Theorem 1",
         _measure_detrimental_rate,
-        has_memory,
+        _has_memory,
         every_epoch=True,
     ),
     "approximation-error": Analysis(
         "error of the criterion's scores against λ",
         "the paper, Sec. 5.2",
         _measure_pairs(approximation_error, CURVE),
-        has_memory,
+        _has_memory,
     ),
     "precision-recall": Analysis(
         "pairs mixed by approximated gradients against true ones",
         "the paper, Sec. 5.2",
         _measure_pairs(pair_agreement, CENTRES),
-        has_memory,
+        _has_memory,
     ),
     "class-distance": Analysis(
         "cosine distance of gradients within and between classes",
         "the paper, Sec. 5.3",
         _measure_class_distance,
-        has_two_classes,
+        _has_two_classes,
     ),
 }

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from gradmix.criterion import PAIRINGS, Exemplars, embed, pair_tables
-from gradmix.diagnostics.inputs import Given, Pair, check, check_count, draw_per_class
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.criterion import PairSelector
+from gradmix.diagnostics.inputs import Pair, check, check_counts
+from gradmix.errors import InputError
+from gradmix.mixing.gradmix import TensorPool
+from gradmix.settings import CriterionSettings
 from gradmix.types import Samples
 
 
@@ -22,12 +26,10 @@ def criterion_seconds(
     *,
     old_classes: Sequence[int] | None = None,
     tables: int = 1,
-    criterion_exemplars: int = 32,
-    pairing: str = "one-to-one",
-    average: str = "sample",
     repeats: int = 5,
     head: nn.Linear | None = None,
     generator: torch.Generator | None = None,
+    **settings: Any,
 ) -> dict[int, float]:
     """Return the median seconds of one refresh of the pair tables, by number of classes.
 
@@ -41,54 +43,38 @@ def criterion_seconds(
         current: Inputs and labels of current samples.
         old_classes: Numbers of classes to keep of the memory, timed one by one. Default: all.
         tables: Pair tables per refresh.
-        criterion_exemplars: Samples drawn of every current class.
-        pairing: How exemplars are paired.
-        average: Mean gradient of the memory over `sample`s or over `class`es.
         repeats: Timed refreshes.
         head: The last layer. Default: the last `nn.Linear`.
         generator: Default: PyTorch's global generator.
+        **settings: Settings of the criterion, such as `average`.
 
     Raises:
         InputError: An argument is invalid.
     """
-    given = check(model, memory, current, average, head)
-    counts = {"tables": tables, "criterion_exemplars": criterion_exemplars, "repeats": repeats}
-    for name, value in counts.items():
-        check_count(name, value)
-    if pairing not in PAIRINGS:
-        raise UnknownNameError("pairing", pairing, PAIRINGS)
+    criterion = CriterionSettings(**settings)
+    given = check(model, memory, current, criterion.average, head)
+    check_counts(tables=tables, repeats=repeats)
     known = given.memory.y.unique()
     numbers = [len(known)] if old_classes is None else old_classes
     for number in numbers:
         if not 1 <= number <= len(known):
             raise InputError(f"old_classes has {number}; the memory has 1 to {len(known)} classes")
-    ratios = [(k + 0.5) / tables for k in range(tables)]
-
-    def refresh(old: Samples) -> None:
-        outputs = given.head.out_features
-        drawn = draw_per_class(given.current, criterion_exemplars, generator, outputs)
-        exemplars = embed(model, given.head, *Given(given.head, old, drawn).pool)
-        remembered = Exemplars(*(part[len(drawn.y) :] for part in exemplars))
-        bias = given.head.bias is not None
-        made = pair_tables(
-            exemplars, remembered, ratios, bias=bias, pairing=pairing, average=average
-        )
-        made.tables[-1].optimal.tolist()  # waits for the device
-
+    host = np.random.default_rng(0)
+    selector = PairSelector(
+        criterion, tables=tables, ratio=(1.0, 1.0), host=host, generator=generator
+    )
     seconds = {}
     for number in numbers:
         kept = torch.isin(given.memory.y, known[:number])
-        old = Samples(given.memory.x[kept], given.memory.y[kept])
-        classes = torch.cat([old.y, given.current.y]).unique()
-        seconds[len(classes)] = _median_seconds(refresh, old, repeats)
+        pool = TensorPool(given.current, Samples(given.memory.x[kept], given.memory.y[kept]))
+        selector.begin_task(pool, given.head.out_features)
+        times = [_refresh_seconds(selector, model, given.head) for _ in range(repeats + 1)]
+        seconds[len(pool.y.unique())] = median(times[1:])
     return seconds
 
 
-def _median_seconds(refresh: Callable[[Samples], None], old: Samples, repeats: int) -> float:
-    refresh(old)
-    times = []
-    for _ in range(repeats):
-        started = perf_counter()
-        refresh(old)
-        times.append(perf_counter() - started)
-    return median(times)
+def _refresh_seconds(selector: PairSelector, model: nn.Module, head: nn.Linear) -> float:
+    started = perf_counter()
+    selector.refresh(model, head)
+    _ = selector.negative_rate  # waits for the device
+    return perf_counter() - started

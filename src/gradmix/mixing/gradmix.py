@@ -12,25 +12,28 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.criterion import PairSelector, find_head
+from gradmix.criterion.inputs import check_form, check_samples
 from gradmix.criterion.pair_tables import PairTable
 from gradmix.errors import InputError
 from gradmix.mixing.mixer import Mixer
 from gradmix.mixing.recipe import RECIPES, Recipe
 from gradmix.randomness import parse_numpy_state
 from gradmix.settings import CriterionSettings
+from gradmix.types import Samples
 
 
-class _TensorPool:
-    """The current task followed by the memory, in the form that batches have."""
+class TensorPool:
+    """The current task followed by the memory, as network inputs."""
 
     one_gather = False  # a batch may hold other views of the samples
 
-    def __init__(self, current: tuple[Tensor, Tensor], memory: tuple[Tensor, Tensor]) -> None:
-        self.num_new, self.input_shape = len(current[1]), tuple(current[0].shape[1:])
-        self.x = torch.cat([current[0], memory[0]]) if len(memory[1]) else current[0]
-        self.y = torch.cat([current[1], memory[1]]) if len(memory[1]) else current[1]
+    def __init__(self, current: Samples, memory: Samples) -> None:
+        self.num_new, self.input_shape = len(current.y), tuple(current.x.shape[1:])
+        parts = [current, memory] if len(memory.y) else [current]
+        self.x, self.y = (torch.cat(same) for same in zip(*parts, strict=True))
 
     def inputs(self, index: Tensor) -> Tensor:
+        """Return the samples at `index`."""
         return self.x.index_select(0, index)
 
     augmented = inputs
@@ -167,21 +170,19 @@ class GradMix:
         self._mixer, self._selector, self._current = mixer, selector, current[0]
         self._latest = self._recipe.tables // 2
 
-    def _checked_pool(self, current: Any, memory: Any, num_outputs: int) -> _TensorPool:
-        _check_pair("current", current)
-        _check_samples("current", current[0], current[1], num_outputs, may_be_empty=False)
-        if memory is None:
-            memory = current[0][:0], current[1][:0]
-        _check_pair("memory", memory)
-        _check_samples("memory", memory[0], memory[1], num_outputs, may_be_empty=True)
-        if len(memory[1]):
-            _check_form("memory", memory[0], current[0])
-        if self._recipe.blend == "cutmix" and current[0].ndim != 4:
+    def _checked_pool(self, current: Any, memory: Any, num_outputs: int) -> TensorPool:
+        new = check_samples("current", current, num_outputs)
+        old = Samples(new.x[:0], new.y[:0])
+        if memory is not None:
+            old = check_samples("memory", memory, num_outputs, may_be_empty=True)
+        if len(old.y):
+            check_form("memory", old.x, new.x)
+        if self._recipe.blend == "cutmix" and new.x.ndim != 4:
             raise InputError(
                 f"blend is 'cutmix', which needs images (N, C, H, W); current's inputs have shape "
-                f"{tuple(current[0].shape)}"
+                f"{tuple(new.x.shape)}"
             )
-        return _TensorPool(current, memory)
+        return TensorPool(new, old)
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return mixed inputs and soft targets (B, C) of one batch.
@@ -193,8 +194,8 @@ class GradMix:
         mixer, selector = self._mixer, self._selector
         if mixer is None or selector is None:
             raise InputError("call refresh(model, memory=…, current=…) before mixing a batch")
-        _check_samples("batch", x, y, mixer.num_outputs, may_be_empty=False)
-        _check_form("batch", x, self._current)
+        check_samples("batch", (x, y), mixer.num_outputs)
+        check_form("batch", x, self._current)
         unknown = set(y.tolist()) - set(mixer.classes.tolist())
         if unknown:
             raise InputError(
@@ -232,37 +233,3 @@ def _check_kind(kinds: tuple[type, ...], right: str, **given: Any) -> None:
     for name, value in given.items():
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise InputError(f"{name} is {value!r}; give {right}")
-
-
-def _check_pair(name: str, given: Any) -> None:
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise InputError(f"{name} is a {type(given).__name__}; give a pair: inputs and labels")
-
-
-def _check_samples(name: str, x: Tensor, y: Tensor, num_outputs: int, may_be_empty: bool) -> None:
-    for part, value in (("inputs", x), ("labels", y)):
-        if not isinstance(value, Tensor) or value.ndim == 0:
-            raise InputError(f"{name} {part} are {type(value).__name__}; give a tensor of N rows")
-        if value.layout != torch.strided or value.is_meta:
-            raise InputError(f"{name} {part} are {value.layout} on {value.device}; give dense data")
-    if len(x) != len(y) or (len(y) == 0 and not may_be_empty):
-        raise InputError(f"{name} has {len(x)} inputs and {len(y)} labels; give as many, above 0")
-    if y.dtype != torch.int64 or y.ndim != 1:
-        raise InputError(f"{name} labels are {y.dtype} of {y.ndim} dimensions; give int64 (N,)")
-    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < num_outputs:
-        raise InputError(
-            f"{name} labels run from {int(y.min())} to {int(y.max())}; "
-            f"the head has outputs 0 to {num_outputs - 1}"
-        )
-    if not x.is_floating_point():
-        raise InputError(f"{name} inputs are {x.dtype}; give floating-point network inputs")
-    if not bool(torch.isfinite(x).all()):
-        raise InputError(f"{name} inputs have NaN or infinite values")
-
-
-def _check_form(name: str, x: Tensor, current: Tensor) -> None:
-    if x.shape[1:] != current.shape[1:] or x.dtype != current.dtype:
-        raise InputError(
-            f"{name} inputs are {x.dtype} of shape {tuple(x.shape)}, current's are "
-            f"{current.dtype} of shape {tuple(current.shape)}; give all in the form batches have"
-        )

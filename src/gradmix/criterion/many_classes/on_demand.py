@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradmix.criterion.many_classes.shortlist import SHORTLISTS, Clusters, Neighbours
-from gradmix.criterion.many_classes.sketch import BLOCK_ELEMENTS, Sketch, pair_scores
+from gradmix.criterion.many_classes.sketch import Sketch, pair_scores
 from gradmix.errors import UnknownNameError
 
 
@@ -24,15 +24,12 @@ class PairsOnDemand:
     """S⁻ and S*, computed for the class pairs that are asked for."""
 
     def __init__(
-        self,
-        sketch: Sketch,
-        ratios: Sequence[float],
-        search: str,
-        pairing: str = "one-to-one",
-        block: int = BLOCK_ELEMENTS,
+        self, sketch: Sketch, ratios: Sequence[float], search: str, block: int | None = None
     ) -> None:
+        if search not in SHORTLISTS:
+            raise UnknownNameError("search", search, SHORTLISTS)
         self.sketch, self.ratios = sketch, list(ratios)
-        self._search, self._pairing, self._block = search, pairing, block
+        self._search, self._block = search, block
         self._best = torch.full((len(ratios), len(sketch.classes)), -1, device=sketch.top.device)
         self._asked = self._negative = 0
 
@@ -47,7 +44,7 @@ class PairsOnDemand:
 
     def score(self, own: Tensor, other: Tensor, lam: Tensor) -> Tensor:
         """Return the scores of class pairs, given as positions among the classes."""
-        return pair_scores(self.sketch, own, other, lam, self._pairing, self._block)
+        return pair_scores(self.sketch, own, other, lam, self._block)
 
     @property
     def number(self) -> int:
@@ -109,14 +106,9 @@ class PairsOnDemand:
         }
 
     @classmethod
-    def from_state_dict(
-        cls, state: dict[str, Any], pairing: str, block: int = BLOCK_ELEMENTS
-    ) -> PairsOnDemand:
+    def from_state_dict(cls, state: dict[str, Any], block: int | None = None) -> PairsOnDemand:
         """Rebuild saved pairs."""
-        if state["search"] not in SHORTLISTS:
-            raise UnknownNameError("search", state["search"], SHORTLISTS)
-        sketch = Sketch(**state["sketch"])
-        pairs = cls(sketch, state["ratios"], state["search"], pairing, block)
+        pairs = cls(Sketch(**state["sketch"]), state["ratios"], state["search"], block)
         pairs._best = state["best"].clone()
         pairs._asked, pairs._negative = state["asked"]
         return pairs

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradmix.criterion.many_classes.pairing import class_positions
 from gradmix.criterion.scores import HeadGradient
 from gradmix.types import LinearHead
 
@@ -49,7 +48,7 @@ def logits_pass(
     head: LinearHead,
     weights: Tensor,
     top: int,
-    block: int = BLOCK_ELEMENTS,
+    block: int | None = None,
 ) -> tuple[HeadGradient, Tensor]:
     """Return ḡ_buf and the favourite outputs of every class, (K, T).
 
@@ -63,6 +62,7 @@ def logits_pass(
         top: Number of favourite outputs T.
         block: Numbers computed at once.
     """
+    block = BLOCK_ELEMENTS if block is None else block
     classes, counts = labels.unique_consecutive(return_counts=True)
     outputs = len(head.weight)
     gradient = torch.zeros_like(head.weight)
@@ -102,11 +102,11 @@ def make_sketch(
     head: LinearHead,
     weights: Tensor,
     *,
-    pairing: str = "one-to-one",
+    all_pairs: bool = False,
     most: int = MOST_EXEMPLARS,
     top: int = TOP,
     tail: int = TAIL,
-    block: int = BLOCK_ELEMENTS,
+    block: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Sketch:
     """Return the sketch of exemplars.
@@ -116,7 +116,7 @@ def make_sketch(
         labels: (n,).
         head: The last layer.
         weights: Weight of each exemplar in ḡ_buf, (n,): 0 outside the memory, with sum 1.
-        pairing: How exemplars of two classes are paired.
+        all_pairs: How exemplars of two classes are paired, see `class_scores`.
         most: Largest number of exemplars of a class that are scored.
         top: Number of favourite outputs of a class.
         tail: Size of the random sample of outputs.
@@ -132,7 +132,7 @@ def make_sketch(
         head,
         gradient,
         favourites,
-        pairing=pairing,
+        all_pairs=all_pairs,
         most=most,
         tail=tail,
         generator=generator,
@@ -146,7 +146,7 @@ def describe(
     gradient: HeadGradient,
     favourites: Tensor,
     *,
-    pairing: str = "one-to-one",
+    all_pairs: bool = False,
     most: int = MOST_EXEMPLARS,
     tail: int = TAIL,
     generator: torch.Generator | None = None,
@@ -162,8 +162,22 @@ def describe(
     biases = torch.stack([zero if b is None else b for b in (head.bias, gradient.bias)], 1)
     device, outputs = labels.device, len(head.weight)
     drawn = torch.randperm(outputs, generator=generator, device=device)[:tail].sort().values
-    left, right = class_positions(counts, pairing)
+    left, right = _class_positions(counts, all_pairs)
     return Sketch(classes, counts, left, right, embeddings, rows, biases, favourites, drawn)
+
+
+def _class_positions(counts: Tensor, all_pairs: bool) -> tuple[Tensor, Tensor]:
+    """Return the exemplar of each class in sample pair k, as first and as second, both (K, M).
+
+    Samples are sorted by class; `counts` (K,) says how many each class has. Entries beyond a
+    class's count repeat earlier ones.
+    """
+    start, most = (counts.cumsum(0) - counts)[:, None], int(counts.max())
+    each = torch.arange(most, device=counts.device)
+    first, second = (
+        (each.repeat_interleave(most), each.repeat(most)) if all_pairs else (each, each + 1)
+    )
+    return start + first % counts[:, None], start + second % counts[:, None]
 
 
 class Outputs:
@@ -197,33 +211,25 @@ def pair_scores(
     own: Tensor,
     other: Tensor,
     lam: Tensor,
-    pairing: str = "one-to-one",
-    block: int = BLOCK_ELEMENTS,
+    block: int | None = None,
 ) -> Tensor:
     """Return the scores of class pairs, given as positions in `sketch.classes`, (P,).
 
     The mixing ratios `lam` (P,) weight the class `own`.
     """
+    block = BLOCK_ELEMENTS if block is None else block
     (tops, pairs), d = (sketch.top.shape[1], sketch.left.shape[1]), sketch.embeddings.shape[1]
     step = max(1, block // max(4 * tops * d, 4 * pairs * (2 * tops + len(sketch.tail))))
     place, outputs = places_in_tail(sketch), Outputs(sketch)
     scores = sketch.embeddings.new_empty(len(own))
     for part in range(0, len(own), step):
         some = slice(part, part + step)
-        scores[some] = _pair_scores(
-            sketch, outputs, own[some], other[some], lam[some], place, pairing
-        )
+        scores[some] = _pair_scores(sketch, outputs, own[some], other[some], lam[some], place)
     return scores
 
 
 def _pair_scores(
-    sketch: Sketch,
-    outputs: Outputs,
-    own: Tensor,
-    other: Tensor,
-    lam: Tensor,
-    place: Tensor,
-    pairing: str,
+    sketch: Sketch, outputs: Outputs, own: Tensor, other: Tensor, lam: Tensor, place: Tensor
 ) -> Tensor:
     i, j = sketch.left[own], sketch.right[other]  # (P, M)
     ratio = lam.to(sketch.embeddings)[:, None, None]
@@ -234,7 +240,7 @@ def _pair_scores(
     ratio = ratio[..., 0]
     tops = sketch.top.shape[1]
     scores = (p * s).sum(2) - (ratio * s[..., 0] + (1 - ratio) * s[..., tops])
-    used = _used(sketch, own, other, pairing)
+    used = _used(sketch, own, other)
     return torch.where(used, scores, 0).sum(1) / used.sum(1)
 
 
@@ -265,11 +271,11 @@ def named_in_tail(places: Tensor, size: int) -> Tensor:
     return named.scatter_(1, places, True)[:, :size]
 
 
-def _used(sketch: Sketch, own: Tensor, other: Tensor, pairing: str) -> Tensor:
+def _used(sketch: Sketch, own: Tensor, other: Tensor) -> Tensor:
     """Return which of the M sample pairs belong to each class pair, (P, M)."""
-    k = torch.arange(sketch.left.shape[1], device=own.device)
+    pairs, most = sketch.left.shape[1], int(sketch.counts.max())
+    k = torch.arange(pairs, device=own.device)
     a, b = sketch.counts[own, None], sketch.counts[other, None]
-    if pairing == "one-to-one":
+    if pairs == most:  # one to one
         return k < torch.maximum(a, b)
-    most = int(sketch.counts.max())
     return (k // most < a) & (k % most < b)
