@@ -27,7 +27,7 @@ from gradmix._setting_types import (
     input_error,
     setting,
 )
-from gradmix.errors import UnknownNameError
+from gradmix.errors import InputError, UnknownNameError
 
 MOST_THREADS = 1024
 PAPER, PYTORCH = "paper", "PyTorch"
@@ -71,15 +71,35 @@ class TrainingSettings(Settings):
     """How a method trains on each task; the defaults are the paper's for MNIST."""
 
     epochs: Whole = setting(20, "Passes over the data of each task.", PAPER, ge=1)
-    lr: Number = setting(0.01, "Learning rate of SGD.", PAPER, gt=0)
+    optimizer: Text = setting("sgd", "Optimizer: sgd, adam or adamw.", PAPER)
+    lr: Number = setting(0.01, "Learning rate; the highest of a schedule.", PAPER, gt=0)
     momentum: Number = setting(0.9, "Momentum of SGD.", ge=0, lt=1)
-    weight_decay: Number = setting(0.0, "Weight decay of SGD.", PYTORCH, ge=0)
+    weight_decay: Number = setting(0.0, "Weight decay.", PYTORCH, ge=0)
+    schedule: Literal["steps", "constant", "cosine", "one-cycle"] = setting(
+        "steps", "Learning rate over the epochs of a task.", PAPER
+    )
     lr_steps: Counts = setting((), "Epochs at which the learning rate is divided by 10.", PAPER)
+    warmup: Number = setting(0.0, "Epochs in which the learning rate rises to its value.", ge=0)
+    clip_norm: Number | None = setting(None, "Largest norm of the gradient of a step.", gt=0)
+    label_smoothing: Number = setting(
+        0.0, "Share of each label spread over all outputs.", ge=0, lt=1
+    )
     batch_size: Whole = setting(64, "New samples per step.", PAPER, ge=1)
     replay_batch_size: Whole = setting(64, "Replayed samples per step.", PAPER, ge=1)
     head: Literal["fixed", "growing"] = setting(
         "fixed", "Outputs for all classes from the start, or growing with the classes.", PAPER
     )
+
+    @model_validator(mode="after")
+    def _check_schedule(self) -> TrainingSettings:
+        if self.lr_steps and self.schedule != "steps":
+            raise InputError(
+                f"lr_steps is {list(self.lr_steps)} and schedule is {self.schedule!r}; give one of "
+                "them: lr_steps belongs to the schedule 'steps'"
+            )
+        if self.warmup > self.epochs:
+            raise InputError(f"warmup is {self.warmup}; there are only {self.epochs} epochs")
+        return self
 
 
 class StreamSettings(Settings):

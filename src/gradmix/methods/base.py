@@ -10,12 +10,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradmix.criterion import PairSelector, evaluating, find_head
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory, random_priority
-from gradmix.methods.optimizer import load_optimizer, optimizer_state
+from gradmix.methods.optimizer import (
+    OPTIMIZERS,
+    check_optimizer,
+    load_optimizer,
+    lr_factor,
+    optimizer_state,
+)
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer, Plan
 from gradmix.models.heads import drop_output, grow_head
@@ -89,6 +96,7 @@ class Method(ABC):
         options: Options | None = None,
     ) -> None:
         self.check_mix(mixer.recipe)
+        check_optimizer(settings.optimizer)
         self.model, self.memory, self.mixer, self.selector = model, memory, mixer, selector
         self.settings, self.streams, self.normalise = settings, streams, normalise
         self.options = self.options_type() if options is None else options
@@ -188,26 +196,32 @@ class Method(ABC):
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """Return a new optimizer for the current stage."""
-        s = self.settings
-        return torch.optim.SGD(
-            self.parameters(), s.lr, momentum=s.momentum, weight_decay=s.weight_decay
-        )
+        groups = [{"params": self.parameters()}]
+        return OPTIMIZERS[self.settings.optimizer](groups, self.settings)
 
-    def set_lr(self, epoch: int) -> None:
-        """Set the learning rate of an epoch."""
+    def set_lr(self, done: float, step: float) -> None:
+        """Set the learning rate of a step; see `lr_factor`."""
         assert self.optimizer is not None
-        passed = sum(epoch >= step for step in self.settings.lr_steps)
+        lr = self.settings.lr * lr_factor(self.settings, done, step, self.stage.epochs)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.lr * 0.1**passed
+            group["lr"] = lr
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of logits (B, C) with labels, smoothed as the settings say.
+
+        Args:
+            logits: Outputs, (B, C).
+            targets: Labels (B,) or soft labels (B, C).
+        """
+        return F.cross_entropy(logits, targets, label_smoothing=self.settings.label_smoothing)
 
     def begin_epoch(self, epoch: int, new: Tensor) -> None:
-        """Set the learning rate, refresh the harmful pairs and plan the batches.
+        """Refresh the harmful pairs and plan the batches.
 
         Args:
             epoch: Number of the epoch, from 0.
             new: Pool rows of the new samples of each step, (S, |B1|).
         """
-        self.set_lr(epoch)
         self.selector.refresh(self.model, self.head)
         self.new, self.plan = new, self.plan_epoch(new)
 
@@ -317,12 +331,11 @@ class Method(ABC):
         for name, network in networks.items():
             load_weights(network, saved[name])
 
-    def load_stage_state_dict(self, state: dict[str, Any], stage: Stage, epoch: int) -> None:
+    def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:
         """Resume a stage in the middle; `set_pool` and `load_state_dict` come first."""
         self.stage = stage
         self.optimizer = self.new_optimizer()
         load_optimizer(self.optimizer, state["optimizer"])
-        self.set_lr(epoch)
         self.mixer.load_counts(state["counts"])
         self.selector.load_state_dict(state["pairs"])
         self.new = state["new"]

@@ -61,10 +61,10 @@ class DER(ER):
         mixed = self.mixed_batch(step)
         outputs = self.logits(mixed)
         if self.mixer.recipe is None:
-            loss = F.cross_entropy(outputs[:number], mixed.targets[:number])
+            loss = self.cross_entropy(outputs[:number], mixed.targets[:number])
             again = outputs[number:]
         else:
-            loss = F.cross_entropy(outputs, mixed.targets)
+            loss = self.cross_entropy(outputs, mixed.targets)
             again = self.model(self.pool.augmented(replay)) if len(replay) else outputs
         if len(replay):
             loss = loss + options.alpha * self.distance(again, replay)
@@ -136,4 +136,4 @@ class DERPlusPlus(DER):
         if not len(self.memory):
             return loss
         again = self.pool.batch(self.draw_replay())
-        return loss + self.options.beta * F.cross_entropy(self.model(again.x), again.y)
+        return loss + self.options.beta * self.cross_entropy(self.model(again.x), again.y)

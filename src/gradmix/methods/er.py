@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gradmix.methods.base import Method
 from gradmix.mixing.mixer import Plan
@@ -53,4 +52,4 @@ class ER(Method):
     def train_step(self, step: int) -> Tensor:
         """Return the cross-entropy of one mixed batch."""
         mixed = self.mixed_batch(step)
-        return F.cross_entropy(self.logits(mixed), mixed.targets)
+        return self.cross_entropy(self.logits(mixed), mixed.targets)

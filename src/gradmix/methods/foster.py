@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
@@ -179,7 +178,7 @@ class FOSTER(ER):
             return self.compression_loss(mixed)
         if self.stage.name == "boosting":
             return self.boosting_loss(mixed)
-        return F.cross_entropy(self.logits(mixed), mixed.targets)
+        return self.cross_entropy(self.logits(mixed), mixed.targets)
 
     def boosting_loss(self, mixed: MixedBatch) -> Tensor:
         """Return CE(z / w) + CE of the new branch + distillation from the old network."""
@@ -188,8 +187,9 @@ class FOSTER(ER):
         old, own = net.embeddings(mixed.x, mixed.mix, mixed.at)
         logits = net.head(torch.cat([old, own], dim=1))
         before = net.old.head(old)
-        aligned = F.cross_entropy(logits / self.class_weights(self._options.beta1), mixed.targets)
-        enhanced = F.cross_entropy(net.new.head(own), mixed.targets)
+        weights = self.class_weights(self._options.beta1)
+        aligned = self.cross_entropy(logits / weights, mixed.targets)
+        enhanced = self.cross_entropy(net.new.head(own), mixed.targets)
         kept = distillation(logits[:, : before.shape[1]], before, self._options.temperature)
         loss: Tensor = aligned + enhanced + self._options.distill * kept
         return loss
@@ -250,11 +250,11 @@ class FOSTER(ER):
         student = self.student is not None
         return {**super().structure(), "two": two, "old": old, "student": student}
 
-    def load_stage_state_dict(self, state: dict[str, Any], stage: Stage, epoch: int) -> None:
+    def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:
         """Check that there is a student in compression, and only there."""
         if (self.student is not None) != (stage.name == "compression"):
             raise InputError(f"structure.student does not fit the stage {stage.name!r}")
-        super().load_stage_state_dict(state, stage, epoch)
+        super().load_stage_state_dict(state, stage)
 
     def rebuild(self, structure: dict[str, Any]) -> None:
         """Make networks of the saved shape."""

@@ -119,9 +119,9 @@ class GSSStream(GSS):
             self._buffers[int(label)] = GreedyBuffer(saved["capacity"])
             self._buffers[int(label)].load_state_dict(saved)
 
-    def load_stage_state_dict(self, state: dict[str, Any], stage: Stage, epoch: int) -> None:
+    def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:
         """Check the buffers against the data of the task, too."""
-        super().load_stage_state_dict(state, stage, epoch)
+        super().load_stage_state_dict(state, stage)
         for label, buffer in self._buffers.items():
             rows = buffer.index
             if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.pool.num_new:

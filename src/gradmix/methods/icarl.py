@@ -19,6 +19,7 @@ from gradmix.errors import InputError
 from gradmix.memory import herding_ranks
 from gradmix.methods.base import Stage
 from gradmix.methods.er import ER
+from gradmix.methods.losses import as_soft
 from gradmix.types import MixedBatch, Samples
 
 
@@ -51,10 +52,9 @@ class ICaRL(ER):
         self._means = None
         mixed = self.mixed_batch(step)
         outputs = self.logits(mixed)
-        targets = mixed.targets
-        if targets.ndim == 1:
-            targets = F.one_hot(targets, outputs.shape[1])
-        targets = targets.to(outputs.dtype)
+        targets = as_soft(mixed.targets, outputs.shape[1]).to(outputs.dtype)
+        smoothing = self.settings.label_smoothing
+        targets = targets * (1 - smoothing) + smoothing / targets.shape[1]
         if self.old is not None:
             known = self.old_classes
             targets = torch.cat([self.old_answers(mixed)[:, :known], targets[:, known:]], dim=1)

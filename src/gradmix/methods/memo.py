@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gradmix.errors import InputError
 from gradmix.methods.base import Options
@@ -133,12 +132,12 @@ class MEMO(ER):
         net = self.model
         mixed = self.mixed_batch(step)
         embeddings = net.embeddings(mixed.x, mixed.mix, mixed.at)
-        loss = F.cross_entropy(net.head(torch.cat(embeddings, dim=1)), mixed.targets)
+        loss = self.cross_entropy(net.head(torch.cat(embeddings, dim=1)), mixed.targets)
         if net.auxiliary is None:
             return loss
         number = net.auxiliary.out_features - 1
         folded = fold_old_classes(as_soft(mixed.targets, self.seen), self.seen - number)
-        auxiliary = F.cross_entropy(net.auxiliary(embeddings[-1]), folded)
+        auxiliary = self.cross_entropy(net.auxiliary(embeddings[-1]), folded)
         return loss + self._options.auxiliary * auxiliary
 
     def end_task(self, new: Samples) -> None:

@@ -70,7 +70,8 @@ class MIR(ER):
         parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         trained = {name: value for name, value in parameters.items() if value.requires_grad}
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
-        loss = F.cross_entropy(functional_call(self.model, (parameters, buffers), (new.x,)), new.y)
+        outputs = functional_call(self.model, (parameters, buffers), (new.x,))
+        loss = self.cross_entropy(outputs, new.y)
         gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         assert self.optimizer is not None
         lr = self.optimizer.param_groups[0]["lr"]

@@ -1,15 +1,71 @@
-"""Save and restore the state of an optimizer, checked before its first step."""
+"""Optimizers by name, the learning rate at every step, and the state of an optimizer.
+
+The learning rate is a function of the position in a stage, so that nothing but the position has to
+be saved to resume exactly.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradmix.errors import InputError
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.settings import TrainingSettings
+
+Groups = list[dict[str, Any]]  # parameters, and `lr_scale` where their learning rate differs
+START, END, RISE = 1 / 25, 1e-4 / 25, 0.3  # of "one-cycle", as in PyTorch's OneCycleLR
+
+OPTIMIZERS: dict[str, Callable[[Groups, TrainingSettings], torch.optim.Optimizer]] = {
+    "sgd": lambda groups, s: torch.optim.SGD(
+        groups, s.lr, momentum=s.momentum, weight_decay=s.weight_decay
+    ),
+    "adam": lambda groups, s: torch.optim.Adam(groups, s.lr, weight_decay=s.weight_decay),
+    "adamw": lambda groups, s: torch.optim.AdamW(groups, s.lr, weight_decay=s.weight_decay),
+}
+"""The optimizers by name; add your own to use it as the setting `optimizer`."""
+
+
+def check_optimizer(name: str) -> None:
+    """Raise UnknownNameError if there is no optimizer of this name."""
+    if name not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", name, OPTIMIZERS)
+
+
+def lr_factor(settings: TrainingSettings, done: float, step: float, epochs: int) -> float:
+    """Return the learning rate of a step as a multiple of the setting `lr`.
+
+    Args:
+        settings: The schedule.
+        done: Epochs of the stage that are finished, with fractions.
+        step: Length of one step in epochs.
+        epochs: Epochs of the stage.
+
+    >>> half_way = {"done": 5.0, "step": 0.1, "epochs": 10}
+    >>> lr_factor(TrainingSettings(schedule="cosine"), **half_way)
+    0.5
+    >>> lr_factor(TrainingSettings(schedule="steps", lr_steps=(2,)), **half_way)
+    0.1
+    """
+    if settings.schedule == "one-cycle":
+        rise = settings.warmup or RISE * epochs
+        if done < rise:
+            return _cosine(START, 1.0, done / rise)
+        return _cosine(1.0, END, (done - rise) / (epochs - rise))
+    if done < settings.warmup:
+        return min(1.0, (done + step) / settings.warmup)
+    if settings.schedule == "cosine":
+        return _cosine(1.0, 0.0, (done - settings.warmup) / (epochs - settings.warmup))
+    return float(0.1 ** sum(done >= at for at in settings.lr_steps))
+
+
+def _cosine(start: float, end: float, share: float) -> float:
+    """Return the value after a share of the way from start to end, along half a cosine wave."""
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
@@ -28,12 +84,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]
         raise InputError(
             f"optimizer: the state of {len(saved)} parameters is saved; there are {len(parameters)}"
         )
-    for number, (state, own) in enumerate(zip(saved, _after_a_step(optimizer), strict=True)):
+    expected = _after_a_step(optimizer)
+    for number, (state, own) in enumerate(zip(saved, expected, strict=True)):
         if state:
             _check(f"optimizer.{number}", state, own)
-    for parameter, state in zip(parameters, saved, strict=True):
+    for parameter, state, own in zip(parameters, saved, expected, strict=True):
         if state:
-            optimizer.state[parameter] = dict(state)
+            optimizer.state[parameter] = {
+                name: value.to(own[name].device) if isinstance(value, Tensor) else value
+                for name, value in state.items()  # Adam counts steps on the CPU
+            }
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -62,5 +122,7 @@ def _check(where: str, state: Mapping[str, Any], own: Mapping[str, Any]) -> None
                 f"{where}.{name} is {value.dtype} {tuple(value.shape)}; its parameter needs "
                 f"{expected.dtype} {tuple(expected.shape)}"
             )
-        elif not bool(torch.isfinite(value).all()) or (name == "step" and float(value) < 0):
+        elif not bool(torch.isfinite(value).all()) or (
+            name in ("step", "exp_avg_sq") and bool((value < 0).any())
+        ):
             raise InputError(f"{where}.{name} has values that are negative or not finite")

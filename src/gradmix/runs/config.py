@@ -14,6 +14,7 @@ from gradmix.diagnostics import ANALYSES
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import find_method
 from gradmix.methods.base import read_options
+from gradmix.methods.optimizer import check_optimizer
 from gradmix.mixing import Recipe, parse_recipe
 from gradmix.models import MODELS
 from gradmix.settings import (
@@ -58,6 +59,7 @@ class RunConfig(RunSettings):
         method = find_method(self.method)
         method.check_mix(self.recipe)
         read_options(method.options_type, dict(self.options))
+        check_optimizer(self.optimizer)
         return self
 
     @property
@@ -128,6 +130,8 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
             f"{given['memory_total']}; give one of them"
         )
     values = {**PRESETS.get(data, FOLDER_PRESET), **given}
+    if given.get("schedule", "steps") != "steps" and "lr_steps" not in given:
+        values["lr_steps"] = ()
     if "alpha" not in values:
         mix = check("mix", values.get("mix", RunConfig.model_fields["mix"].default))
         values["alpha"] = alpha_for(data, mix)

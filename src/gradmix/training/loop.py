@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from gradmix.data import Benchmark
 from gradmix.data.pool import Pool, Transform
@@ -167,10 +168,14 @@ class Training:
                 self._read_ahead()
             while at.step < steps:
                 started = perf_counter()
+                method.set_lr(at.epoch + at.step / steps, 1 / steps)
                 optimizer.zero_grad()
                 with precision.forward_context(), randomness():
                     loss = method.train_step(at.step)
                 precision.backward(loss, None)
+                if method.settings.clip_norm is not None:
+                    precision.unscale_gradients(optimizer)
+                    clip_grad_norm_(method.parameters(), method.settings.clip_norm)
                 precision.optimizer_step(optimizer)
                 self._losses.append(loss.detach())
                 at.step += 1
@@ -269,8 +274,7 @@ class Training:
             method.set_pool(self._pool(self._tasks[at.task]))
         method.load_state_dict(saved)
         if at.in_stage:
-            stage = self._saved_stage()
-            method.load_stage_state_dict(state["stage"], stage, at.epoch)
+            method.load_stage_state_dict(state["stage"], self._saved_stage())
             self._check_batches()
         method.streams.load_state_dict(state["streams"])
 
