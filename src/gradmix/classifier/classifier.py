@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,7 +28,6 @@ from gradmix.classifier.inputs import (
     Inputs,
     Label,
     Layout,
-    is_path,
     needing_memory,
     read_inputs,
     read_labels,
@@ -277,20 +276,32 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _read(
         self, before: Learned | None, X: Any, skip: Callable[[str], object] | None
     ) -> tuple[Inputs, Features | None]:
-        """Return the samples as given, and the backbone that embeds them, if there is one."""
+        """Return the samples of a call, and the backbone that embeds them, if there is one."""
         if before is not None:
             features = before.basis.features
-            expected = before.basis.layout if features is None else None
-        else:
-            features, expected = choose_features(self.model, X, self.image_size), None
-        size = self.image_size if features is None else features.backbone.input_size
-        inputs = read_inputs(X, self, expected, size, skip=skip)
-        if before is None and self.model == "auto" and features is None:
+            return self._read_like(X, before.basis.given, features, skip=skip), features
+        features = choose_features(self.model, X, self.image_size)
+        given = None if features is None else features.photos
+        inputs = self._read_like(X, given, features, skip=skip)
+        if self.model == "auto" and features is None:
             features = choose_features_for(inputs.layout, self.image_size)
-        if features is not None and not inputs.layout.images:
-            name = features.backbone.name
-            raise InputError(f"X has rows of numbers; {name} takes images, so give images")
         return inputs, features
+
+    def _read_like(
+        self,
+        X: Any,
+        given: Layout | None,
+        features: Features | None,
+        name: str = "X",
+        *,
+        skip: Callable[[str], object] | None = None,
+        part: Literal["train", "test"] = "train",
+    ) -> Inputs:
+        """Return samples of the given form; a backbone resizes arrays of images itself."""
+        resize = features is None
+        return read_inputs(
+            X, self, given, self.image_size, name, resize=resize, skip=skip, part=part
+        )
 
     def _embedded(self, x: Tensor, features: Features | None) -> Tensor:
         """Return the samples that training takes: embeddings if there is a backbone."""
@@ -359,15 +370,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> tuple[Tensor, Array]:
         pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
         X, y = eval_set if pair else (eval_set, None)
-        x, _, own, _ = self._read_like(X, given, features, "eval_set's X")
+        x, _, own, _ = self._read_like(X, given, features, "eval_set's X", part="test")
         labels = self._labels(y, own, len(x), before, "eval_set's y")
         return self._embedded(x, features), labels
-
-    def _read_like(self, X: Any, given: Layout, features: Features | None, name: str) -> Inputs:
-        """Return samples of the given form; a backbone takes images of any size."""
-        resized = features is not None and not is_path(X)
-        expected = None if resized else given
-        return read_inputs(X, self, expected, self.image_size, name, part="test")
 
     # --- use --------------------------------------------------------------------------------
 
@@ -554,9 +559,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _inputs(self, X: Any, learned: Learned) -> Inputs:
         features = learned.basis.features
         with needing_memory("read X", "give fewer samples at a time"):
-            inputs = self._read_like(X, learned.basis.given, features, "X")
-            if features is not None and not inputs.layout.images:
-                raise InputError("X has rows of numbers; this classifier has learned images")
+            inputs = self._read_like(X, learned.basis.given, features, part="test")
             return inputs._replace(x=self._embedded(inputs.x, features))
 
     def _scores(self, inputs: Inputs, learned: Learned) -> Tensor:

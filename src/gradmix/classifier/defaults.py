@@ -17,7 +17,7 @@ from gradmix.classifier.features import (
     is_backbone,
     load_features,
 )
-from gradmix.classifier.inputs import Layout, is_path
+from gradmix.classifier.inputs import Layout, are_photos
 from gradmix.criterion import find_head
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, UnknownNameError
@@ -159,14 +159,14 @@ def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -
 
 
 def choose_features(model: Any, X: Any, size: int | None) -> Features | None:
-    """Return the backbone before the samples are read: the named one, or the default for files.
+    """Return the backbone before the samples are read: the named one, or the default for photos.
 
     Raises:
         MissingPackageError: If the weights of a named backbone are not installed.
     """
     if is_backbone(model):
         return load_features(model, size)
-    if model == "auto" and is_path(X):
+    if model == "auto" and are_photos(X):
         name = default_backbone()
         return None if name is None else load_features(name, size)
     return None

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gradmix.classifier.inputs import Layout
-from gradmix.errors import InputError, MissingPackageError
+from gradmix.data.image_folders.given import read_photos
+from gradmix.errors import MissingPackageError
 from gradmix.models.pretrained import PRETRAINED, TIMM, Backbone, fold_batch_norms, load_pretrained
 
 DEFAULT = "efficientnet-lite0"
@@ -83,28 +83,19 @@ class Features:
         module = _inference_module(self.backbone, device)
         parts = []
         for part in images.split(EMBED_BATCH):
-            inputs = self.backbone.normalise(self._fit(part).to(device))
+            inputs = self.backbone.normalise(self._resized(part).to(device))
             with torch.inference_mode():
                 parts.append(module(inputs).half().float().cpu())
             if progress is not None:
                 progress(sum(map(len, parts)), len(images))
         return torch.cat(parts).clone()  # an ordinary tensor, not one of inference mode
 
-    def _fit(self, images: Tensor) -> Tensor:
-        """Return RGB images of the backbone's size: shorter side resized, centre cut out."""
-        if images.ndim != 4 or images.shape[1] not in (1, 3, 4):
-            raise InputError(f"X has shape {tuple(images.shape)}; give images (N, C, H, W)")
-        images = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images[:, :3]
-        size, (height, width) = self.backbone.input_size, images.shape[2:]
-        if (height, width) == (size, size):
+    def _resized(self, images: Tensor) -> Tensor:
+        """Return RGB images of the backbone's size."""
+        shape = self.photos.shape
+        if tuple(images.shape[1:]) == shape:
             return images
-        scale = size / min(height, width)
-        shape = [max(size, round(side * scale)) for side in (height, width)]
-        resized = F.interpolate(
-            images.float(), shape, mode="bilinear", antialias=True, align_corners=False
-        )
-        top, left = ((side - size) // 2 for side in shape)
-        return resized[:, :, top : top + size, left : left + size].round().to(torch.uint8)
+        return read_photos(list(images), "X", shape=shape)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Read samples and labels from arrays, tensors, datasets, image files and folders.
+"""Read samples and labels from arrays, tensors, datasets, photos and folders.
 
 Whatever a caller passes, the result is a checked tensor or array, or an `InputError`.
 """
@@ -20,8 +20,15 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from gradmix.data.image_folders.read import read_folder, read_image_files
-from gradmix.data.torch_dataset import bytes_of, own_class_names, read_items
+from gradmix.data.image_folders.given import (
+    image_stack,
+    is_photo,
+    is_photo_list,
+    is_plain_folder,
+    read_photos,
+)
+from gradmix.data.image_folders.read import read_folder
+from gradmix.data.torch_dataset import own_class_names, read_items
 from gradmix.errors import GradMixError, InputError, OutOfMemoryError
 
 Array = npt.NDArray[Any]
@@ -29,7 +36,6 @@ Label = str | int | bool
 
 LARGEST_KEPT = 64
 """Images in files keep their size up to so many pixels a side; others are resized to it."""
-_CHANNELS = (1, 3, 4)
 _KINDS = {"U": "text", "i": "integers", "u": "integers", "b": "booleans"}
 _DISTINCT, _SHARE, _ENOUGH = 10, 0.5, 20
 
@@ -122,18 +128,21 @@ def read_inputs(
     expected: Layout | None,
     size: int | None,
     name: str = "X",
+    *,
+    resize: bool = True,
     skip: Callable[[str], object] | None = None,
     part: Literal["train", "test"] = "train",
 ) -> Inputs:
-    """Read samples from an array, a tensor, a dataset, image files or a folder.
+    """Read samples from an array, a tensor, a dataset, photos or a folder.
 
     Args:
         X: The samples.
         estimator: The classifier that the messages of scikit-learn name.
-        expected: The form that the samples must have; None accepts any.
-        size: Pixels a side to which the first images in files are resized; None: chosen from them.
+        expected: The form that the samples get; None accepts any.
+        size: Pixels a side to which the first photos are resized; None: chosen from them.
         name: The name of the argument in messages.
-        skip: Called with a message for unreadable images, which are then skipped; None refuses
+        resize: Whether images in arrays get the expected size and channels; photos always do.
+        skip: Called with a message for unreadable photos, which are then skipped; None refuses
             them.
         part: The part to read from a folder that contains `train` and `test`.
 
@@ -141,22 +150,31 @@ def read_inputs(
         InputError: If the samples cannot be used or do not have the expected form.
     """
     with reading(name):
-        if isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
+        x: Any
+        labels: Any = None
+        skipped: tuple[str, ...] = ()
+        if are_photos(X):
+            x, labels, skipped = _read_photos(X, expected, size, name, skip, part)
+        elif isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
             raise InputError(
-                f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or a folder"
+                f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or photos"
             )
-        if is_path(X):
-            shape = None if expected is None else expected.shape
-            x, labels, skipped = _read_files(X, shape, size, name, skip, part)
-            return Inputs(_like(x, expected, name), Layout(tuple(x.shape[1:])), labels, skipped)
-        if isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
+        elif isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
             x, numbers = read_items(X, name)
             labels = _named(numbers, own_class_names(X), name)
+            x = x.numpy() if x.ndim == 2 else x
         else:
-            return _read_array(X, estimator, expected, name)
-        if x.ndim == 2:  # the rows of a dataset
-            return _rows(x.numpy(), estimator, expected, name)._replace(labels=labels)
-        return Inputs(_like(x, expected, name), Layout(tuple(x.shape[1:])), labels)
+            x = _read_array(X, expected, name)
+        if not isinstance(x, Tensor):  # rows
+            return _rows(x, estimator, expected, name)._replace(labels=labels)
+        if expected is not None and not expected.images:
+            raise InputError(
+                f"{name} has images of shape {tuple(x.shape[1:])}; this classifier has learned "
+                f"rows of {expected.shape[0]} numbers"
+            )
+        if expected is not None and resize and tuple(x.shape[1:]) != expected.shape:
+            x = read_photos(list(x), name, shape=expected.shape)
+        return Inputs(x, Layout(tuple(x.shape[1:])), labels, skipped)
 
 
 def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
@@ -171,56 +189,54 @@ def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
     return np.array([names[number] for number in numbers])
 
 
-def is_path(X: Any) -> bool:
-    """Whether samples are given as one path or as several."""
-    return isinstance(X, (str, os.PathLike)) or _are_paths(X)
-
-
-def _are_paths(X: Any) -> bool:
-    if not isinstance(X, (list, tuple)) or not X:
-        return False
-    return all(isinstance(item, (str, os.PathLike)) for item in X)
+def are_photos(X: Any) -> bool:
+    """Whether samples are photos: a path, bytes, a file, a Pillow image, or a list of these."""
+    return is_photo(X) or is_photo_list(X)
 
 
 def _gives_pairs(X: Any) -> bool:
     """Whether X behaves like a dataset of (image, label) pairs without being PyTorch's."""
     return (
         not isinstance(X, (list, tuple, np.ndarray, Tensor))
-        and not hasattr(X, "__array__")
-        and not hasattr(X, "dtype")
-        and not hasattr(X, "columns")
+        and not any(hasattr(X, name) for name in ("__array__", "dtype", "columns"))
         and hasattr(X, "__len__")
         and len(X) > 0
         and isinstance(X[0], tuple)
     )
 
 
-def _read_files(
+def _read_photos(
     X: Any,
-    shape: tuple[int, ...] | None,
+    expected: Layout | None,
     size: int | None,
     name: str,
     skip: Callable[[str], object] | None,
     part: Literal["train", "test"],
 ) -> tuple[Tensor, Any, tuple[str, ...]]:
-    if shape is not None and len(shape) != 3:
-        raise InputError(f"{name} are image files; this classifier has learned rows of numbers")
-    single = isinstance(X, (str, os.PathLike))
-    if single and (not os.path.isfile(X) or zipfile.is_zipfile(X)):
-        photos = read_folder(X, shape=shape, size=size, largest=LARGEST_KEPT, skip=skip, part=part)
-        labels = np.array([photos.classes[label] for label in photos.labels])
-        return photos.x, labels, photos.skipped
-    paths = [X] if single else list(X)
-    if shape is None:
-        raise InputError(
-            f"{name} is {str(paths[0])!r}; to learn, give a folder that contains a folder of "
-            "images for each class"
-        )
-    channels, height, width = shape
-    return read_image_files(paths, (channels, height, width)), None, ()
+    """Return photos, their labels if they are in class folders, and what was skipped."""
+    if expected is not None and not expected.images:
+        raise InputError(f"{name} are photos; this classifier has learned rows of numbers")
+    shape = None if expected is None else expected.shape
+    if not _has_class_folders(X, part):
+        items = [X] if is_photo(X) else X
+        x = read_photos(items, name, shape=shape, size=size, largest=LARGEST_KEPT)
+        return x, None, ()
+    photos = read_folder(X, shape=shape, size=size, largest=LARGEST_KEPT, skip=skip, part=part)
+    labels = np.array([photos.classes[label] for label in photos.labels])
+    return photos.x, labels, photos.skipped
 
 
-def _read_array(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
+def _has_class_folders(X: Any, part: str) -> bool:
+    """Whether X must be a labelled folder or zip file; to predict, a plain folder will do."""
+    if not isinstance(X, (str, os.PathLike)):
+        return False
+    if os.path.isfile(X):
+        return zipfile.is_zipfile(X)
+    return part == "train" or not is_plain_folder(X)
+
+
+def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
+    """Return images as a tensor (N, C, H, W), and rows as they are."""
     if isinstance(X, Tensor):
         X = as_numpy(X.float() if X.dtype == torch.bfloat16 else X, name)
     elif isinstance(X, (list, tuple)):
@@ -229,9 +245,15 @@ def _read_array(X: Any, estimator: Any, expected: Layout | None, name: str) -> I
         except ValueError as error:
             raise InputError(f"{name} is not a rectangular array: {error}") from error
     if getattr(X, "ndim", 2) not in (3, 4):
-        return _rows(X, estimator, expected, name)
-    x = _images(np.asarray(X), name)
-    return Inputs(_like(x, expected, name), Layout(tuple(x.shape[1:])))
+        return X
+    array = np.asarray(X)
+    return image_stack(array[None] if _is_one_photo(array, expected) else array, name)
+
+
+def _is_one_photo(array: Array, expected: Layout | None) -> bool:
+    """Whether a classifier of colour images got one photo (H, W, 3) or (H, W, 4)."""
+    colour = expected is not None and expected.images and expected.shape[0] > 1
+    return colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4
 
 
 def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
@@ -240,8 +262,8 @@ def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
     if expected is not None:
         if expected.images:
             raise InputError(
-                f"{name} does not contain images; this classifier has learned images of shape "
-                f"{expected.shape}"
+                f"{name} has rows of numbers and does not contain images; this classifier takes "
+                f"photos, or images such as {expected.shape}"
             )
         scratch.n_features_in_ = expected.shape[0]
         if expected.names is not None:
@@ -257,38 +279,6 @@ def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
     columns = None if names is None else tuple(map(str, names))
     x = torch.from_numpy(np.array(array))  # a copy: the caller may change the array
     return Inputs(x, Layout((x.shape[1],), columns))
-
-
-def _images(array: Array, name: str) -> Tensor:
-    """Return images (N, H, W), (N, C, H, W) or (N, H, W, C) as uint8 (N, C, H, W)."""
-    if array.dtype.kind in "ib" and array.size and array.min() >= 0 and array.max() <= 255:
-        array = array.astype(np.uint8)
-    if array.dtype.kind not in "uf" or 0 in array.shape:
-        raise InputError(
-            f"{name} is {array.dtype} of shape {array.shape}; images are bytes, 0 to 255, or "
-            "floats from 0 to 1, (N, H, W), (N, C, H, W) or (N, H, W, C), at least one"
-        )
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.shape[1] not in _CHANNELS and array.shape[3] in _CHANNELS:
-        array = array.transpose(0, 3, 1, 2)
-    if array.shape[1] not in _CHANNELS:
-        raise InputError(
-            f"{name} has shape {array.shape}; images have 1, 3 or 4 channels, (N, C, H, W) or "
-            "(N, H, W, C)"
-        )
-    kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
-    return bytes_of(torch.from_numpy(np.array(array, dtype=kind)), name).contiguous()
-
-
-def _like(x: Tensor, expected: Layout | None, name: str) -> Tensor:
-    if expected is not None and tuple(x.shape[1:]) != expected.shape:
-        what = "images" if expected.images else "rows"
-        raise InputError(
-            f"{name} has samples of shape {tuple(x.shape[1:])}; this classifier has learned {what} "
-            f"of shape {expected.shape}"
-        )
-    return x
 
 
 def look_symbolic(x: Tensor) -> bool:

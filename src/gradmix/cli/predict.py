@@ -83,9 +83,9 @@ def _shares(
 
     try:
         yield from zip(paths, classifier.predict_proba(paths), strict=True)
-    except (CorruptFileError, DataNotFoundError):  # DataNotFoundError: a broken link
+    except (CorruptFileError, DataNotFoundError) as error:  # DataNotFoundError: a broken link
         if not skip_unreadable:
-            raise
+            raise CorruptFileError(f"{error}; --skip-unreadable skips such images") from error
         if len(paths) == 1:
             skipped = printable(f"{paths[0]} cannot be read and is skipped")
             messages.print(skipped, soft_wrap=True, markup=False)

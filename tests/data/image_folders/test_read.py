@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gradmix.data.image_folders.read import has_own_test, read_folder, read_image_files
+from gradmix.data.image_folders.given import read_photos
+from gradmix.data.image_folders.read import has_own_test, read_folder
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 
@@ -67,7 +68,7 @@ def test_classes_are_no_part_to_test_on(tmp_path, names):
 def test_single_files(tmp_path):
     write(tmp_path, "a", [(9, 9), (30, 20)])
     paths = [tmp_path / "a" / "1.png", tmp_path / "a" / "0.png"]
-    x = read_image_files(paths, (3, 9, 9))
+    x = read_photos(paths, "X", shape=(3, 9, 9))
     assert x.shape == (2, 3, 9, 9)
     expected = np.asarray(Image.open(paths[1])).transpose(2, 0, 1)
     assert (x[1].numpy() == expected).all()
@@ -83,7 +84,7 @@ def test_what_cannot_be_read(tmp_path):
     with pytest.raises(CorruptFileError, match="1 of 2 images"):
         read_folder(tmp_path)
     with pytest.raises(DataNotFoundError):
-        read_image_files([tmp_path / "a" / "y.png"], (3, 9, 9))
+        read_photos([tmp_path / "a" / "y.png"], "X", shape=(3, 9, 9))
 
 
 def damage(path):

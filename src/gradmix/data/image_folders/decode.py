@@ -19,14 +19,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import CorruptFileError, InputError
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ _NOT_PHOTOS = {"EPS", "WMF", "MPEG", "BUFR", "GRIB", "HDF5", "IPTC"}  # Pillow's
 _GREY_MODES = ("1", "L", "LA")
 _DEEP_GREY_MODES = ("I;16", "I;16L", "I;16B")
 _COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by channels
 _PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 _ORIENTATION = 0x0112  # EXIF tag
 _THIN = 100  # largest ratio of the longer side to the target's, when resized
@@ -45,6 +45,16 @@ _DRAFT_GAP = 2  # JPEG is decoded at this multiple of the target size, or larger
 _FEW = 16  # files that are not worth a thread
 _CHECKED_AT_ONCE = 256  # files
 _T = TypeVar("_T")
+
+
+class PhotoSource(Protocol):
+    """Where photos come from: a `FileSource`, or what a caller gave."""
+
+    def open(self, name: str) -> IO[bytes] | Image.Image:
+        """Return a file to decode, or an image of which the reader may do anything."""
+
+    def path_of(self, name: str) -> str:
+        """Return what messages call a photo."""
 
 
 class Header(NamedTuple):
@@ -75,7 +85,7 @@ class ImageFiles:
 
     def __init__(
         self,
-        source: FileSource,
+        source: PhotoSource,
         names: Sequence[str],
         shape: tuple[int, int, int],
         resample: str | None = None,
@@ -158,7 +168,7 @@ def _formats_to_try(name: str) -> list[str]:
 
 
 def read_headers(
-    source: FileSource, names: Sequence[str]
+    source: PhotoSource, names: Sequence[str]
 ) -> tuple[dict[int, Header], list[UnreadableImage]]:
     """Return the headers of all readable files, by row, and the unreadable files."""
     headers: dict[int, Header] = {}
@@ -200,9 +210,9 @@ def _orientation(image: Image.Image) -> int:
 
 
 def convert(image: Image.Image, channels: int) -> Image.Image:
-    """Return the image as 8-bit grey (1 channel) or RGB (3), without transparency.
+    """Return the image as 8-bit grey (1 channel), RGB (3) or RGBA (4).
 
-    16-bit grey keeps its upper 8 bits.
+    Grey and RGB have no transparency. 16-bit grey keeps its upper 8 bits.
 
     Raises:
         InputError: The pixels are floats or 32-bit integers, whose range is unknown.
@@ -215,7 +225,7 @@ def convert(image: Image.Image, channels: int) -> Image.Image:
         image = image.convert(_PREMULTIPLIED[image.mode])
     if image.mode not in (*_GREY_MODES, *_COLOUR_MODES):
         raise InputError(f"its pixels have mode {image.mode!r}; convert it to 8 bits per channel")
-    mode = "L" if channels == 1 else "RGB"
+    mode = _MODES[channels]
     if image.mode in ("P", "PA") and "transparency" in image.info:
         image = image.convert("RGBA")
     return image if image.mode == mode else image.convert(mode)
@@ -227,14 +237,17 @@ def channels_first(image: Image.Image) -> npt.NDArray[np.uint8]:
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
-def _read_image(source: FileSource, name: str, use: Callable[[Image.Image], _T]) -> _T:
+def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]) -> _T:
     """Open an image file and use it; any error of a decoder names the file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with source.open(name) as file, Image.open(file, formats=_formats_to_try(name)) as image:
-            _check_pixels(image)
-            return use(image)
+        with source.open(name) as found:
+            if isinstance(found, Image.Image):
+                return use(found)
+            with Image.open(found, formats=_formats_to_try(name)) as image:
+                _check_pixels(image)
+                return use(image)
     except UnidentifiedImageError as error:
         raise CorruptFileError(f"{source.path_of(name)}: not an image file") from error
     except Exception as error:  # Pillow's decoders of damaged files raise almost anything

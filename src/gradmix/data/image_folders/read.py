@@ -15,11 +15,12 @@ from gradmix.data.image_folders.decode import (
     THREADS,
     Header,
     ImageFiles,
+    PhotoSource,
     UnreadableImage,
     read_headers,
 )
 from gradmix.data.image_folders.source import FileSource
-from gradmix.data.paths import checked_path, existing_path
+from gradmix.data.paths import existing_path
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are read at most
@@ -98,23 +99,33 @@ def has_own_test(path: str | os.PathLike[str]) -> bool:
     return (found.is_dir() or zipfile.is_zipfile(found)) and has_test_classes(FileSource(found))
 
 
-def read_image_files(
-    paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int]
+def read_all(
+    source: PhotoSource,
+    names: Sequence[str],
+    *,
+    shape: tuple[int, ...] | None = None,
+    size: int | None = None,
+    largest: int = 64,
 ) -> Tensor:
-    """Return image files as uint8 (N, C, H, W), resized to `shape`.
+    """Return photos of a source as uint8 (N, C, H, W); see `read_folder` for the arguments.
 
     Raises:
-        DataNotFoundError: A path is not a file.
-        CorruptFileError: A file cannot be read.
+        CorruptFileError: A photo cannot be read.
     """
-    found = [checked_path(path) for path in paths]
-    for path in found:
-        if not os.path.isfile(path):
-            raise DataNotFoundError(f"{path}: no such file")
-    names = [str(path.absolute()) for path in found]
-    x, unreadable = _decode(FileSource("."), names, range(len(names)), shape, True)
-    _refuse(unreadable, len(names))
+    resize = True
+    if shape is None:
+        headers, unreadable = read_headers(source, names)
+        _refuse_any(unreadable)
+        shape, resize = _shape_of(headers.values(), size, largest)
+    x, unreadable = _decode(source, names, range(len(names)), shape, resize)
+    _refuse_any(unreadable)
     return x
+
+
+def _refuse_any(unreadable: Sequence[UnreadableImage]) -> None:
+    if unreadable:
+        more = f" and {len(unreadable) - 1} more cannot be read" if len(unreadable) > 1 else ""
+        raise CorruptFileError(f"{unreadable[0].message}{more}")
 
 
 def _other_rows(count: int, unreadable: Sequence[UnreadableImage]) -> list[int]:
@@ -137,7 +148,7 @@ def _shape_of(
 
 
 def _decode(
-    source: FileSource,
+    source: PhotoSource,
     names: Sequence[str],
     rows: Sequence[int],
     shape: tuple[int, ...],

@@ -1,0 +1,212 @@
+"""Photos that a caller gives as objects: paths, bytes, files, Pillow images and arrays.
+
+    GivenPhotos ── ImageFiles ── a tensor
+
+They pass through the same code as the files of a folder, so their pixels are the same.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gradmix.data.arrays import CHANNELS, plain_tensor
+from gradmix.data.image_folders.classes import image_names
+from gradmix.data.image_folders.read import read_all
+from gradmix.data.image_folders.source import LARGEST_FILE, FileSource
+from gradmix.data.paths import checked_path
+from gradmix.data.torch_dataset import bytes_of
+from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PHOTO_KINDS = "a path, bytes, an open file, a Pillow image or an array"
+
+
+def is_photo(item: object) -> bool:
+    """Return whether an object is a photo and nothing else: all kinds except arrays."""
+    return isinstance(item, (str, os.PathLike, bytes, bytearray, memoryview)) or (
+        hasattr(item, "read") or _is_pillow(item)
+    )
+
+
+def is_photo_list(items: object) -> bool:
+    """Return whether a list contains photos: any kind, or arrays of different shapes."""
+    if not isinstance(items, (list, tuple)) or not items:
+        return False
+    if any(map(is_photo, items)):
+        return True
+    return all(map(_is_array, items)) and len({tuple(item.shape) for item in items}) > 1
+
+
+def is_plain_folder(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a folder without folders in it."""
+    found = checked_path(path)
+    return os.path.isdir(found) and not any(n.endswith("/") for n in FileSource(found).names())
+
+
+def read_photos(
+    items: Sequence[Any],
+    name: str,
+    *,
+    shape: tuple[int, ...] | None = None,
+    size: int | None = None,
+    largest: int = 64,
+) -> Tensor:
+    """Return photos as uint8 (N, C, H, W), resized like those of a folder.
+
+    Args:
+        items: The photos, of any kinds; a folder stands for all photos in it, sorted by name.
+        name: The name of the argument in messages.
+        shape: Resize photos to this (C, H, W).
+        size: Without a shape, resize photos to `size` x `size`.
+        largest: As for `read_folder`.
+
+    Raises:
+        InputError: An item is not a photo.
+        DataNotFoundError: A path does not exist.
+        CorruptFileError: A photo cannot be read; the message names it.
+    """
+    source = GivenPhotos(items, name)
+    return read_all(source, source.names, shape=shape, size=size, largest=largest)
+
+
+class GivenPhotos:
+    """Photos by number, in place of a `FileSource`."""
+
+    def __init__(self, items: Sequence[Any], name: str) -> None:
+        single = len(items) == 1
+        self._photos = [
+            photo
+            for row, item in enumerate(items)
+            for photo in _photos_of(item, name if single else f"{name}[{row}]")
+        ]
+        self.names = [  # with the extension of a file, which may decide on its format
+            f"{number}/{content.name if isinstance(content, Path) else ''}"
+            for number, (_, content) in enumerate(self._photos)
+        ]
+        self._lock = Lock()  # Pillow decodes an image when it is first used
+
+    def open(self, name: str) -> IO[bytes] | Image.Image:
+        """Return a photo: a file to decode, or the pixels."""
+        _, content = self._photos[_number(name)]
+        if isinstance(content, Path):
+            return FileSource(content.parent).open(content.name)
+        if isinstance(content, bytes):
+            return io.BytesIO(content)
+        with self._lock:
+            return content.copy()
+
+    def path_of(self, name: str) -> str:
+        """Return what messages call a photo."""
+        return self._photos[_number(name)][0] if name else "the photos"
+
+
+def _number(name: str) -> int:
+    return int(name.partition("/")[0])
+
+
+def _photos_of(item: Any, where: str) -> list[tuple[str, Path | bytes | Image.Image]]:
+    """Return the photos of an item, each with its name in messages."""
+    if isinstance(item, (str, os.PathLike)):
+        return _photos_at(checked_path(item), where)
+    if isinstance(item, (bytes, bytearray, memoryview)):
+        return [(where, bytes(item))]
+    if hasattr(item, "read"):
+        return [(where, _content(item, where))]
+    if _is_pillow(item):
+        return [(where, item)]
+    if _is_array(item):
+        return [(where, _as_image(item, where))]
+    raise InputError(f"{where} is a {type(item).__name__}; a photo is {PHOTO_KINDS}")
+
+
+def _photos_at(path: Path, where: str) -> list[tuple[str, Path | bytes | Image.Image]]:
+    if os.path.isdir(path):
+        found = [path / name for name in image_names(FileSource(path))]
+        if not found:
+            raise InputError(f"{path} has no image files, such as .jpg, .png or .tif")
+        return [(str(file), file) for file in found]
+    if not os.path.isfile(path):
+        raise DataNotFoundError(f"{path}: no such file or folder")
+    return [(f"{path} ({where})" if where.endswith("]") else str(path), path)]
+
+
+def _content(file: Any, where: str) -> bytes:
+    """Return an open file from its start, as Pillow reads it, and restore its position."""
+    seekable = hasattr(file, "seekable") and file.seekable()
+    if seekable:
+        position = file.tell()
+        file.seek(0)
+    content = file.read(LARGEST_FILE + 1)
+    if seekable:
+        file.seek(position)
+    if not isinstance(content, bytes):
+        raise InputError(f"{where} is a file opened as text; open it in mode 'rb'")
+    if len(content) > LARGEST_FILE:
+        raise CorruptFileError(f"{where}: the file has more than {LARGEST_FILE} bytes")
+    return content
+
+
+def _is_pillow(item: object) -> bool:
+    from PIL import Image
+
+    return isinstance(item, Image.Image)
+
+
+def _is_array(item: object) -> bool:
+    return isinstance(item, (np.ndarray, Tensor)) and item.ndim in (2, 3)
+
+
+# --- arrays ---------------------------------------------------------------------------------
+
+
+def _as_image(item: npt.NDArray[Any] | Tensor, where: str) -> Image.Image:
+    """Return one array (H, W), (H, W, C) or (C, H, W) as an image.
+
+    If both ends could be channels, a NumPy array is (H, W, C) and a tensor (C, H, W).
+    """
+    from PIL import Image
+
+    array = plain_tensor(item, where).numpy() if isinstance(item, Tensor) else item
+    first, last = (array.shape[axis] in CHANNELS for axis in (0, -1))
+    if array.ndim == 3 and last and not (first and isinstance(item, Tensor)):
+        array = array.transpose(2, 0, 1)
+    pixels = image_stack(array[None], where)[0].permute(1, 2, 0)  # (H, W, C)
+    return Image.fromarray(pixels.squeeze(2).contiguous().numpy())
+
+
+def image_stack(array: npt.NDArray[Any], name: str) -> Tensor:
+    """Return images (N, H, W), (N, C, H, W) or (N, H, W, C) as uint8 (N, C, H, W).
+
+    Raises:
+        InputError: The array has another shape, or values that are not bytes or bytes / 255.
+    """
+    if array.dtype.kind in "ib" and array.size and array.min() >= 0 and array.max() <= 255:
+        array = array.astype(np.uint8)
+    if array.dtype.kind not in "uf" or 0 in array.shape:
+        raise InputError(
+            f"{name} is {array.dtype} of shape {array.shape}; images are bytes, 0 to 255, or "
+            "floats from 0 to 1, (N, H, W), (N, C, H, W) or (N, H, W, C), at least one"
+        )
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.shape[1] not in CHANNELS and array.shape[3] in CHANNELS:
+        array = array.transpose(0, 3, 1, 2)
+    if array.shape[1] not in CHANNELS:
+        raise InputError(
+            f"{name} has shape {array.shape}; images have 1, 3 or 4 channels, (N, C, H, W) or "
+            "(N, H, W, C)"
+        )
+    kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+    return bytes_of(torch.from_numpy(np.array(array, dtype=kind)), name).contiguous()
