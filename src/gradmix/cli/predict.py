@@ -85,7 +85,7 @@ def _shares(
         yield from zip(paths, classifier.predict_proba(paths), strict=True)
     except (CorruptFileError, DataNotFoundError) as error:  # DataNotFoundError: a broken link
         if not skip_unreadable:
-            raise CorruptFileError(f"{error}; --skip-unreadable skips such images") from error
+            raise type(error)(f"{error}; --skip-unreadable skips such images") from error
         if len(paths) == 1:
             skipped = printable(f"{paths[0]} cannot be read and is skipped")
             messages.print(skipped, soft_wrap=True, markup=False)
