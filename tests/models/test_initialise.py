@@ -12,6 +12,7 @@ PYTORCHS_OWN = [
     "linear",
     "mlp",
     "mlp-small",
+    "cnn",
     "resnet18-narrow",
     "resnet18-tiny",
     "resnet18-imagenet",

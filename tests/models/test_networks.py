@@ -9,11 +9,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradmix.criterion import find_head
 from gradmix.errors import InputError
-from gradmix.models import MLP, Network, Part, ResNet18, ViT
+from gradmix.models import CNN, MLP, Network, Part, ResNet18, ViT
 
 NETWORKS = {
     "mlp": (lambda: MLP(3 * 8 * 12, 5, (6, 7)), 3),
     "mlp-1": (lambda: MLP(3 * 8 * 12, 5, (6,)), 2),
+    "cnn": (lambda: CNN(5, width=4), 3),
     "resnet": (lambda: ResNet18(5, width=4), 3),
     "resnet-7x7": (lambda: ResNet18(5, width=4, stem="7x7"), 3),
     "vit": (lambda: ViT(5, image_size=(8, 12), patch=4, dim=8, depth=4, heads=2), 3),
@@ -39,6 +40,8 @@ def pieces(network):
     if isinstance(network, ResNet18):
         first = nn.Sequential(shared.stem, shared.layer1)
         return [nn.Identity(), first, shared.layer2, nn.Sequential(shared.layer3, special)]
+    if isinstance(network, CNN):
+        return [nn.Identity(), shared.stage1, shared.stage2, nn.Sequential(shared.stage3, special)]
     blocks = [module for name, module in shared.named_children() if name.startswith("block")]
     half = (len(blocks) + 1) // 2
     first, rest = nn.Sequential(*blocks[:half]), nn.Sequential(*blocks[half:], special)

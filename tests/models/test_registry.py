@@ -59,6 +59,7 @@ def test_widths_by_name():
         "mlp": 256,
         "mlp-small": 128,
         "resnet18": 512,
+        "cnn": 256,
         "resnet18-narrow": 160,
         "resnet18-tiny": 64,
         "resnet18-imagenet": 512,

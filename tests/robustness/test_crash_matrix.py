@@ -40,6 +40,9 @@ LIGHT = [case for case in ALL if case.megabytes() < HEAVY]
 SAMPLE = [
     Case("mlp", 28, 1, 64),
     Case("resnet18-tiny", 8, 1, 1),  # one value per channel in the last layer
+    Case("cnn", 8, 1, 1),
+    Case("cnn", 48, 3, 64),
+    Case("cnn", 224, 3, 2),
     Case("resnet18-tiny", 33, 3, 64),
     Case("resnet18-tiny", 48, 1, 2),
     Case("resnet18-tiny", 48, 3, 64),

@@ -11,6 +11,7 @@ import torch
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.models.adapt import Adapted, adapt, load_backbone
+from gradmix.models.cnn import CNN
 from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.models.initialise import new_linear
 from gradmix.models.network import MLP, LinearModel, Network, Part
@@ -18,6 +19,7 @@ from gradmix.models.resnet import ResNet18
 from gradmix.models.vit import ViT
 
 __all__ = [
+    "CNN",
     "MLP",
     "MODELS",
     "Adapted",
@@ -59,6 +61,10 @@ def _mlp(shape: Sequence[int], outputs: int, *, hidden: Sequence[int]) -> Networ
 def _resnet18(shape: Sequence[int], outputs: int, *, width: int = 64, stem: str = "3x3") -> Network:
     channels, _, _ = _image(shape, "a ResNet")
     return ResNet18(outputs, in_channels=channels, width=width, stem=stem)
+
+
+def _cnn(shape: Sequence[int], outputs: int) -> Network:
+    return CNN(outputs, in_channels=_image(shape, "a CNN")[0])
 
 
 def _vit(shape: Sequence[int], outputs: int, *, dim: int, depth: int, heads: int) -> Network:
@@ -106,6 +112,11 @@ MODELS: dict[str, ModelInfo] = {
         "two hidden layers of 128 units, ReLU",
         "our choice, for the digits",
         partial(_mlp, hidden=(128, 128)),
+    ),
+    "cnn": ModelInfo(
+        "four 3x3 convolutions of 32 to 256 channels, for 8 to 224 pixels",
+        "our choice, for photos from scratch on CPUs",
+        _cnn,
     ),
     "resnet18": ModelInfo(
         "ResNet-18 with a 3x3 stem, 64 to 512 channels, for 32 and 64 pixels",
