@@ -260,6 +260,7 @@ def _make_training(
     memory=None,
     exemplars=3,
     criterion="auto",
+    mix_settings=None,
     transforms=(),
     **settings,
 ):
@@ -268,7 +269,7 @@ def _make_training(
     budget = {"exemplars_per_class": exemplars} if memory is None else memory
     design = Design(
         method,
-        parse_recipe(mix),
+        parse_recipe(mix, **(mix_settings or {})),
         TrainingSettings(**training),
         tuple((options or {}).items()),
         exemplars_per_class=budget.get("exemplars_per_class"),

@@ -52,6 +52,9 @@ class MixSettings(Settings):
     tables: Whole | None = setting(
         None, "Pair tables over λ; 1 is Algorithm 1.", PAPER, ge=1, le=1024
     )
+    mix_first_task: Literal["yes", "no"] | None = setting(
+        None, "Mix while the memory is empty; None: unless gradients choose partners.", PAPER
+    )
 
 
 class MemorySettings(Settings):
@@ -123,8 +126,13 @@ class CriterionSettings(Settings):
     pairing: Literal["one-to-one", "all-pairs"] = setting(
         "one-to-one", "Which samples of two classes are paired."
     )
+    gradient: Literal["memory", "all"] = setting(
+        "memory",
+        "Whose gradient mixing must not oppose: memory (Algorithm 1) or all classes.",
+        PAPER,
+    )
     average: Literal["sample", "class"] = setting(
-        "sample", "Mean of the memory's gradient over samples (Algorithm 1) or classes.", PAPER
+        "sample", "Mean of this gradient over samples (Algorithm 1) or classes.", PAPER
     )
     criterion: Literal["auto", "exact", "clusters", "neighbours"] = setting(
         "auto", "Search for class pairs; auto: exact unless there are many classes."

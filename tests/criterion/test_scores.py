@@ -87,10 +87,12 @@ def test_closed_form_equals_the_reference(cases, data, pairing, average):
     assert_same_scores(pair_table(*args, **options), reference(*args, **options))
 
 
-@given(st.data(), pairings, averages)
+@given(st.data(), pairings, averages, st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_closed_form_and_reference_equal_autograd(cases, data, pairing, average):
+def test_closed_form_and_reference_equal_autograd(cases, data, pairing, average, everyone):
+    """For the memory's gradient and for the gradient of all classes."""
     case = data.draw(cases)
+    case.memory |= everyone
     args = (case.exemplars, case.memory, case.lam)
     options = {"bias": case.head.bias is not None, "pairing": pairing, "average": average}
     truth = autograd_scores(case, pairing, average)

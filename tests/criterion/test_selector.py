@@ -97,6 +97,23 @@ def test_refresh_is_algorithm_1(model, average, reference_table):
     assert host.asked == [(1.0, 1.0)]
 
 
+@pytest.mark.parametrize("average", ["sample", "class"])
+@pytest.mark.parametrize("criterion", ["exact", "clusters"])
+def test_the_gradient_of_all_classes_includes_the_current_ones(
+    model, average, criterion, reference_table
+):
+    settings = {"pairing": "all-pairs", "average": average, "criterion": criterion}
+    selector = refreshed(model, gradient="all", **settings)
+    expected = reference_table(model, X, Y, NEW, 0.3, average, gradient="all")
+    if criterion == "exact":
+        torch.testing.assert_close(selector.tables[0].scores, expected.scores)
+    harmful, best = decisions(selector)
+    assert torch.equal(harmful.view(4, 4).bool(), expected.negative)
+    assert torch.equal(best.view(4, 4)[:, 0], expected.classes[expected.optimal])
+    memory_only = reference_table(model, X, Y, NEW, 0.3, average)
+    assert not torch.allclose(expected.scores, memory_only.scores, rtol=0.1)
+
+
 def test_several_tables_cover_the_ratios_evenly(model, reference_table):
     host = FixedHost()
     selector = refreshed(model, tables=4, host=host, pairing="all-pairs")
@@ -146,6 +163,7 @@ def test_every_refresh_draws_other_exemplars(model):
         ({"criterion_exemplars": 0}, "criterion_exemplars is 0"),
         ({"pairing": "one-to-on"}, "did you mean 'one-to-one'"),
         ({"average": "samples"}, "did you mean 'sample'"),
+        ({"gradient": "memori"}, "did you mean 'memory'"),
         ({"criterion": "exakt"}, "did you mean 'exact'"),
     ],
 )

@@ -183,6 +183,14 @@ def test_an_empty_memory_does_not_stop_mixes_without_gradients(refreshed):
     assert not torch.equal(mixed, X[:9])
 
 
+@pytest.mark.parametrize(("partners", "mixes"), [("gradient", True), ("shuffle", False)])
+def test_mixing_with_an_empty_memory_can_be_turned_on_and_off(partners, mixes, refreshed):
+    mixer = refreshed(memory=EMPTY, partners=partners, mix_first_task=mixes)
+    mixed, _ = mixer(X[:9], NEW_Y[:9])
+    assert mixer.pairs is None
+    assert torch.equal(mixed, X[:9]) is not mixes
+
+
 def test_a_given_head_is_used_where_the_last_linear_is_another(refreshed):
     class Model(nn.Module):
         def __init__(self):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from gradmix.criterion.pair_tables import PairTables
 from gradmix.data.pool import ClassIndex
-from gradmix.errors import InputError
 from gradmix.mixing.partners import (
     DRAW,
     Request,
     class_balanced,
     gradient,
+    gradient_class_balanced,
     gradient_keep_original,
     shuffle,
 )
@@ -68,13 +68,25 @@ def near(observed, expected, trials, sigmas=4.5):
 
 def test_every_kind_has_a_draw():
     assert tuple(DRAW) == PARTNERS
-    assert list(DRAW.values()) == [shuffle, class_balanced, gradient, gradient_keep_original]
+    by_gradient = [gradient, gradient_class_balanced, gradient_keep_original]
+    assert list(DRAW.values()) == [shuffle, class_balanced, *by_gradient]
 
 
-@pytest.mark.parametrize("kind", ["gradient", "gradient-keep-original"])
-def test_gradient_partners_without_pairs_are_refused(kind):
-    with pytest.raises(InputError, match="refresh it first"):
-        draw_one(DRAW[kind], POOL)
+@pytest.mark.parametrize(
+    ("kind", "control"),
+    [
+        ("gradient", "shuffle"),
+        ("gradient-keep-original", "shuffle"),
+        ("gradient-class-balanced", "class-balanced"),
+    ],
+)
+def test_gradient_partners_without_pairs_are_those_of_their_control(kind, control):
+    ours, theirs = (draw_one(DRAW[name], POOL, seed=3) for name in (kind, control))
+    assert torch.equal(ours.rows, theirs.rows)
+    if kind == "gradient-class-balanced":
+        assert torch.equal(ours.drawn, theirs.drawn)
+    else:
+        assert ours.replaced is None or not ours.replaced.any()
 
 
 def test_class_index_by_hand():
@@ -158,6 +170,31 @@ def test_gradient_replaces_exactly_the_pairs_in_s_minus(labels, seed):
     for i, own in enumerate(labels):
         assert bool(replaced[i]) == ((own, labels[rows[i]]) in NEGATIVE)
         assert POOL[drawn[i]] == BEST[own]
+
+
+@settings(deadline=None, max_examples=100)
+@given(batches, st.integers(0, 2**31))
+def test_gradient_class_balanced_is_class_balanced_except_for_the_pairs_in_s_minus(labels, seed):
+    y = torch.tensor(labels)
+    generators = [seeded(seed), seeded(seed)]
+    control = draw_one(class_balanced, y, seed=generators[0])
+    ours = draw_one(gradient_class_balanced, y, table(), generators[1])
+    assert torch.equal(*(generator.get_state() for generator in generators))  # the same draws
+    assert torch.equal(ours.rows, control.rows)
+    assert bool(ours.replaced.all())
+    for own, kept, drawn in zip(labels, control.drawn, ours.drawn, strict=True):
+        if (own, int(POOL[kept])) in NEGATIVE:
+            assert POOL[drawn] == BEST[own]
+        else:
+            assert drawn == kept
+
+
+def test_gradient_class_balanced_draws_the_best_class_uniformly():
+    y = torch.full((4000,), 9)  # harmed by all, so every partner is of class 7
+    drawn = draw_one(gradient_class_balanced, y, table(), 4).drawn
+    counts = drawn.bincount(minlength=len(POOL))
+    assert counts.nonzero().squeeze(1).tolist() == [0, 3, 4, 7]
+    assert all(near(int(counts[k]), 1 / 4, len(y)) for k in (0, 3, 4, 7))
 
 
 @settings(deadline=None, max_examples=50)

@@ -68,10 +68,34 @@ def test_a_named_recipe_written_out_is_the_same(name):
 @settings(deadline=None, max_examples=50)
 @given(st.sampled_from(sorted(NAMED)), st.floats(1e-6, 1e6))
 def test_a_given_alpha_replaces_the_usual(name, alpha):
-    recipe = parse_recipe(name, alpha)
+    recipe = parse_recipe(name, alpha=alpha)
     assert recipe.alpha == alpha
     assert recipe.ratio == ((1.0 if name == "balanced-mixup" else alpha), alpha)
     assert RECIPES[name].ratio == NAMED[name][3]  # the named one is not changed
+
+
+@pytest.mark.parametrize(
+    ("mix", "given", "mixes"),
+    [
+        ("mixup", None, True),
+        ("mixup", "no", False),
+        ("gradmix+", None, False),
+        ("gradmix+", "yes", True),
+        ("gradient-class-balanced:linear:remix", "no", False),
+    ],
+)
+def test_whether_the_first_task_is_mixed_depends_on_the_partners_unless_given(mix, given, mixes):
+    assert parse_recipe(mix, mix_first_task=given).mixes_first_task is mixes
+
+
+def test_balanced_gradient_partners_have_the_ratio_of_their_control():
+    ours, control = (
+        parse_recipe(f"{partners}:linear:remix", alpha=0.4)
+        for partners in ("gradient-class-balanced", "class-balanced")
+    )
+    assert ours.ratio == control.ratio == (1.0, 0.4)
+    assert ours.uses_gradients
+    assert not control.uses_gradients
 
 
 @pytest.mark.parametrize(
@@ -100,7 +124,7 @@ def test_bad_alphas_are_refused(alpha):
     with pytest.raises(InputError, match="alpha is"):
         Recipe(alpha=alpha)
     with pytest.raises(InputError, match="alpha is"):
-        parse_recipe("mixup", alpha)
+        parse_recipe("mixup", alpha=alpha)
 
 
 @pytest.mark.parametrize("axis", ["partners", "blend", "labels"])

@@ -18,7 +18,10 @@ from gradmix.training.loop import StepDone, TaskDone
 
 TRAINED = [name for name, info in METHODS.items() if info.build.trains]
 SIZES = ((8, 8), (5, 4), (4, 4))  # 2, 1 and 1 steps
-MIXES = ["none", "cutmix", "gradmix+", "gradient-keep-original:manifold:proportional"]
+MIXES = [
+    *("none", "cutmix", "gradmix+", "gradient-class-balanced:linear:remix"),
+    "gradient-keep-original:manifold:proportional",
+]
 ABOUT = {"config": {"epochs": 1, "seed": 0}}
 
 

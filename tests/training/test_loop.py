@@ -43,6 +43,7 @@ MIXES = [
     "gradient:cutmix:remix",
     "gradient:manifold:remix",
     "class-balanced:manifold:proportional",
+    "gradient-class-balanced:linear:remix",
 ]
 
 
@@ -140,6 +141,41 @@ def test_in_the_first_task_baselines_mix_and_gradmix_does_not(mix, mixes_first, 
     # Two epochs of two steps with 8 new and 6 replayed rows, each mixed once.
     assert done[1].pair_counts.sum() == 2 * 2 * (8 + 6)
     assert done[1].pair_counts[4:].sum() == done[1].pair_counts[:, 4:].sum() == 0
+
+
+@pytest.mark.parametrize(("mix", "answer"), [("mixup", "no"), ("gradmix+", "yes")])
+def test_the_first_task_is_mixed_if_asked_for(mix, answer, training):
+    run = training(mix, mix_settings={"mix_first_task": answer})
+    done = [event for event in run.events() if isinstance(event, TaskDone)]
+    # Two epochs of five steps with 8 new rows.
+    assert done[0].pair_counts.sum() == (2 * 5 * 8 if answer == "yes" else 0)
+    assert done[1].pair_counts.sum() == 2 * 2 * (8 + 6)
+
+
+def test_balanced_gradient_partners_draw_exactly_as_their_control(training):
+    """Of the same λ, rows and samples, those in S⁻ alone are replaced; until then all is equal."""
+    same = {"alpha": 1.0, "tau": 0.75, "mix_first_task": "yes"}
+    mixes = ("class-balanced:linear:remix", "gradient-class-balanced:linear:remix")
+    runs = [training(mix, mix_settings=same) for mix in mixes]
+    events = [run.events() for run in runs]
+    while runs[0].position.task == 0:
+        first, second = (next(iterator) for iterator in events)
+        if isinstance(first, StepDone):
+            assert torch.equal(first.loss, second.loss)
+    replaced = 0
+    for _ in range(4):  # two epochs
+        for iterator in events:
+            while not isinstance(next(iterator), StepDone):
+                pass
+        control, ours = (run.method.plan for run in runs)
+        assert torch.equal(control.index, ours.index)
+        assert control.draws.lam == ours.draws.lam
+        kept, chosen = control.draws.partners.drawn, ours.draws.partners.drawn
+        pairs = runs[1].method.selector.pairs
+        harmful = pairs.harmful(torch.tensor(ours.draws.table)[:, None], ours.y, control.partner_y)
+        assert torch.equal(kept[~harmful], chosen[~harmful])
+        replaced += int(harmful.sum())
+    assert replaced > 0
 
 
 def test_the_paper_s_er_step_by_hand(training):

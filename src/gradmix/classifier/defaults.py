@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from gradmix._setting_types import Settings
 from gradmix.classifier.features import (
     Features,
     default_backbone,
@@ -28,6 +29,7 @@ from gradmix.models import MODELS, adapt, build_empty_model, build_model, new_li
 from gradmix.models.pretrained import PRETRAINED
 from gradmix.settings import (
     CriterionSettings,
+    MixSettings,
     TrainingSettings,
     check,
     check_classifier,
@@ -65,7 +67,7 @@ def check_params(params: Mapping[str, Any]) -> None:
             raise UnknownNameError("transform", name, TRANSFORMS)
     kind = find_method(choose_method(params["method"], params["model"]))
     mix = choose_mix(params["mix"], kind.replays, large=True)
-    kind.check_mix(parse_recipe(mix, params["alpha"], params["tables"], params["tau"]))
+    kind.check_mix(parse_recipe(**{**_shared(MixSettings, params), "mix": mix}))
     if params["head_size"] is not None and kind.grows:
         raise InputError(
             f"head_size is {params['head_size']}; give None: the head of {params['method']} grows"
@@ -233,7 +235,7 @@ def plan_call(
     each, total = budget(params, classes)
     design = Design(
         method=method,
-        recipe=parse_recipe(mix, params["alpha"], params["tables"], tau),
+        recipe=parse_recipe(**{**_shared(MixSettings, params), "mix": mix, "tau": tau}),
         settings=_training_settings(params, epochs=epochs, lr=lr),
         options=tuple(dict(params["options"] or {}).items()),
         exemplars_per_class=each,
@@ -260,8 +262,6 @@ def _training_settings(params: Mapping[str, Any], *, epochs: int, lr: float) -> 
     return TrainingSettings(**{**_shared(TrainingSettings, params), **chosen})
 
 
-def _shared(
-    group: type[TrainingSettings] | type[CriterionSettings], params: Mapping[str, Any]
-) -> dict[str, Any]:
+def _shared(group: type[Settings], params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a group that are parameters of the classifier, too."""
     return {name: params[name] for name in group.model_fields if name in params}

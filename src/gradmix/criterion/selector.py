@@ -98,7 +98,9 @@ class PairSelector:
             return
         index = self._draw_exemplars()
         embeddings = embed_rows(model, head, pool.inputs, index)  # (n, d)
-        y, protected = pool.y[index], index >= pool.num_new
+        y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)
+        if self._settings.gradient == "memory":
+            protected = index >= pool.num_new
         search = choose_search(self._settings.criterion, self._num_classes)
         if search == "exact":
             self.pairs = self._full_tables(head, embeddings, y, protected)

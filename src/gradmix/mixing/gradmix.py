@@ -45,7 +45,7 @@ class GradMix:
     Call `refresh` once per epoch and the mixer itself for each batch. As with
     `torchvision.transforms.v2.MixUp`, a call takes inputs and integer labels and returns mixed
     inputs and soft targets. With an empty memory, batches come back unmixed and their labels
-    one-hot.
+    one-hot; see `mix_first_task`.
 
     Args:
         alpha: Parameter of the Beta distribution of λ.
@@ -54,16 +54,20 @@ class GradMix:
             1, one λ is drawn per refresh, as in Algorithm 1.
         tau: How far Remix's labels favour rare classes; 0.5 is Remix's own. The 0.75 of
             `gradmix+` is better in long training and worse if a task has few steps.
-        partners: "gradient", "gradient-keep-original", "shuffle" or "class-balanced".
+        partners: "gradient", "gradient-class-balanced", "gradient-keep-original", "shuffle" or
+            "class-balanced".
         blend: "linear" or "cutmix". "manifold" needs a model that mixes hidden states and is
             refused here.
         head: The model's final linear layer; None finds the last `nn.Linear`. It may have more
             outputs than classes seen.
         criterion_exemplars: Samples of each class of the current task that the criterion uses.
         pairing: "one-to-one" or "all-pairs".
-        average: "sample" or "class", how the memory's gradient is averaged.
+        gradient: "memory" protects the memory (Algorithm 1), "all" all classes seen.
+        average: "sample" or "class", how this gradient is averaged.
         criterion: "exact" scores all class pairs; "clusters" and "neighbours" score only those
             that batches contain, for many classes; "auto" chooses by their number.
+        mix_first_task: Whether batches are mixed while the memory is empty. By default only if no
+            gradients choose the partners.
         generator: Source of randomness on the device of the data; None is PyTorch's global one.
 
     >>> mixer = GradMix(alpha=1.0, labels="remix")
@@ -88,8 +92,10 @@ class GradMix:
         head: nn.Linear | None = None,
         criterion_exemplars: int = 32,
         pairing: str = "one-to-one",
+        gradient: str = "memory",
         average: str = "sample",
         criterion: str = "auto",
+        mix_first_task: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         if blend == "manifold":
@@ -104,10 +110,11 @@ class GradMix:
         settings: dict[str, Any] = {
             "criterion_exemplars": criterion_exemplars,
             "pairing": pairing,
+            "gradient": gradient,
             "average": average,
             "criterion": criterion,
         }
-        self._recipe = Recipe(partners, blend, labels, alpha, tables, tau)
+        self._recipe = Recipe(partners, blend, labels, alpha, tables, tau, mix_first_task)
         self._head, self._generator = head, generator
         device = "cpu" if generator is None else generator.device
         seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)

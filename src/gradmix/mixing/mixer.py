@@ -32,6 +32,7 @@ Place = blends.Box | int | None  # the box of CutMix, or the mix point of Manifo
 class MixerPool(Protocol):
     """T_l ∪ M, from which batches are fetched."""
 
+    num_new: int  # samples of the current task; the memory's follow
     y: Tensor  # (N,)
     input_shape: tuple[int, ...]  # of one sample
     one_gather: bool  # whether fetching a sample again is cheap and gives the same input
@@ -147,16 +148,22 @@ class Mixer:
     def plan_labels(self, y: Tensor, pairs: Pairs | None, index: Tensor | None = None) -> Plan:
         """Return the same for batches that are known by their labels only, (S, B).
 
-        Recipes with gradient partners leave batches unmixed while there are no pairs.
+        Without a memory, batches stay unmixed unless the recipe mixes the first task.
         """
         recipe = self.recipe
-        if recipe is None or (recipe.uses_gradients and pairs is None):
+        if recipe is None or not (recipe.mixes_first_task or self._has_memory(recipe, pairs)):
             return Plan(y, index)
         plan = self._follow(recipe, y, index, self._draw(recipe, y, pairs))
         if len(self._counts):
             assert plan.partner_y is not None
             self._mixed_pairs.append((y * self.num_outputs + plan.partner_y).flatten())
         return plan
+
+    def _has_memory(self, recipe: Recipe, pairs: Pairs | None) -> bool:
+        """Whether there is a memory and, for gradient partners, its harmful pairs."""
+        if recipe.uses_gradients:
+            return pairs is not None
+        return self._pool.num_new < len(self._pool.y)
 
     def _draw(self, recipe: Recipe, y: Tensor, pairs: Pairs | None) -> Draws:
         drawn = [self._draw_ratio(recipe) for _ in y]

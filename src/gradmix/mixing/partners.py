@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gradmix.criterion.pair_tables import Pairs
 from gradmix.data.pool import ClassIndex
-from gradmix.errors import InputError
 from gradmix.types import Partners
 
 
@@ -23,7 +22,7 @@ class Request:
         y: Labels of S batches, (S, B).
         index: Where the samples of each class stand in the pool.
         generator: Source of randomness, on the device of the labels.
-        pairs: S⁻ and S*; only gradient partners need them.
+        pairs: S⁻ and S*, for gradient partners; without them no pair is harmful.
         which: The pair table of each batch, (S, 1).
     """
 
@@ -38,20 +37,17 @@ class Request:
         self.y, self.index, self.generator = y, index, generator
         self._pairs, self._which = pairs, which
 
-    def harmful(self, rows: Tensor) -> Tensor:
-        """Whether each sample and the sample at `rows` of its batch form a pair in S⁻, (S, B)."""
-        pairs, which = self._need()
-        return pairs.harmful(which, self.y, self.y.gather(1, rows))
+    def harmful(self, partner_y: Tensor) -> Tensor:
+        """Whether each sample and a partner of class `partner_y` form a pair in S⁻, (S, B)."""
+        if self._pairs is None or self._which is None:
+            return torch.zeros_like(self.y, dtype=torch.bool)
+        return self._pairs.harmful(self._which, self.y, partner_y)
 
     def best(self, wanted: Tensor) -> Tensor:
         """The label S* of each sample's class, (S, B); valid where `wanted` is true."""
-        pairs, which = self._need()
-        return pairs.best(which, self.y, wanted)
-
-    def _need(self) -> tuple[Pairs, Tensor]:
         if self._pairs is None or self._which is None:
-            raise InputError("gradient partners need the pairs of a PairSelector; refresh it first")
-        return self._pairs, self._which
+            return self.y
+        return self._pairs.best(self._which, self.y, wanted)
 
     def permutations(self) -> Tensor:
         """A random permutation of each batch, (S, B)."""
@@ -85,7 +81,11 @@ def shuffle(request: Request) -> Partners:
 
 def class_balanced(request: Request) -> Partners:
     """Draw from the whole pool with every class equally likely (Balanced-MixUp)."""
-    classes, uniform = request.classes_and_uniforms()
+    return _from_pool(request, *request.classes_and_uniforms())
+
+
+def _from_pool(request: Request, classes: Tensor, uniform: Tensor) -> Partners:
+    """Return partners of the given classes, all from outside the batch."""
     y = request.y
     return Partners(
         rows=torch.arange(y.shape[1], device=y.device).expand_as(y),
@@ -97,15 +97,25 @@ def class_balanced(request: Request) -> Partners:
 def gradient(request: Request) -> Partners:
     """Draw a permutation and replace the pairs in S⁻ by S* (Algorithm 1, steps 14, 16 to 19)."""
     rows, uniform = request.permutations_and_uniforms()
-    harmful = request.harmful(rows)
+    harmful = request.harmful(request.y.gather(1, rows))
     return Partners(rows, harmful, request.index.at(request.best(harmful), uniform))
+
+
+def gradient_class_balanced(request: Request) -> Partners:
+    """Draw as `class_balanced` and replace the pairs in S⁻ by S* (another step 14).
+
+    The draws are those of `class_balanced`, so the two differ in nothing but the replacements.
+    """
+    classes, uniform = request.classes_and_uniforms()
+    harmful = request.harmful(classes)
+    return _from_pool(request, torch.where(harmful, request.best(harmful), classes), uniform)
 
 
 def gradient_keep_original(request: Request) -> Partners:
     """Draw a permutation; samples of pairs in S⁻ stay unmixed (the ablation "Original")."""
     rows = request.permutations()
     own = torch.arange(rows.shape[1], device=rows.device)
-    return Partners(torch.where(request.harmful(rows), own, rows))
+    return Partners(torch.where(request.harmful(request.y.gather(1, rows)), own, rows))
 
 
 def _stack(draws: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -117,9 +127,10 @@ DRAW: dict[str, Callable[[Request], Partners]] = {
     "shuffle": shuffle,
     "class-balanced": class_balanced,
     "gradient": gradient,
+    "gradient-class-balanced": gradient_class_balanced,
     "gradient-keep-original": gradient_keep_original,
 }
 """The ways to draw partners, by name."""
 
-DRAW_FROM_POOL = ("class-balanced", "gradient")
+DRAW_FROM_POOL = ("class-balanced", "gradient", "gradient-class-balanced")
 """The ways that take partners from outside the batch."""

@@ -3,6 +3,7 @@
 | axis     | what it decides                  | choices                                        |
 |----------|----------------------------------|------------------------------------------------|
 | partners | which sample each is mixed with  | shuffle, class-balanced, gradient,             |
+|          |                                  | gradient-class-balanced,                       |
 |          |                                  | gradient-keep-original                         |
 | blend    | how two samples are combined     | linear, cutmix, manifold                       |
 | labels   | how much of each label is used   | proportional, remix                            |
@@ -16,11 +17,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gradmix.errors import InputError, UnknownNameError
 
-PARTNERS = ("shuffle", "class-balanced", "gradient", "gradient-keep-original")
+PARTNERS = (
+    *("shuffle", "class-balanced"),
+    *("gradient", "gradient-class-balanced", "gradient-keep-original"),
+)
 BLENDS = ("linear", "cutmix", "manifold")
 LABELS = ("proportional", "remix")
 
@@ -46,6 +50,8 @@ class Recipe:
             the one nearest its own λ.
         tau: Threshold of Remix's labels: the rarer class takes the whole label if the other's
             share of the input is below it.
+        mix_first_task: Whether batches are mixed while the memory is empty; gradient partners are
+            then as drawn, without replacements. None: unless gradients choose the partners.
     """
 
     partners: str = "shuffle"
@@ -54,6 +60,7 @@ class Recipe:
     alpha: float = 1.0
     tables: int = 1
     tau: float = 0.5
+    mix_first_task: bool | None = None
 
     def __post_init__(self) -> None:
         for axis, known in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
@@ -69,12 +76,22 @@ class Recipe:
     @property
     def ratio(self) -> Beta:
         """λ ~ Beta(α, α); for class-balanced partners Beta(1, α), as in Balanced-MixUp."""
-        return Beta(1.0 if self.partners == "class-balanced" else self.alpha, self.alpha)
+        return Beta(1.0 if self.partners.endswith("class-balanced") else self.alpha, self.alpha)
 
     @property
     def uses_gradients(self) -> bool:
-        """Whether the recipe needs the criterion; it then leaves the first task unmixed."""
+        """Whether the recipe needs the criterion."""
         return self.partners.startswith("gradient")
+
+    @property
+    def mixes_first_task(self) -> bool:
+        """Whether batches are mixed while the memory is empty."""
+        return not self.uses_gradients if self.mix_first_task is None else self.mix_first_task
+
+    @property
+    def label_rule(self) -> tuple[str, float | None]:
+        """How labels are weighted; proportional labels have no τ."""
+        return self.labels, self.tau if self.labels == "remix" else None
 
     @property
     def axes(self) -> tuple[str, str, str]:
@@ -111,42 +128,33 @@ ABOUT: dict[str, tuple[str, str]] = {
 """One line and a source for each named mix."""
 
 
-def parse_recipe(
-    text: str,
-    alpha: float | None = None,
-    tables: int | None = None,
-    tau: float | None = None,
-) -> Recipe | None:
+def parse_recipe(mix: str, **settings: Any) -> Recipe | None:
     """Return the recipe of a named mix or of `partners:blend:labels`; None for "none".
 
     Args:
-        text: The mix; the axes may also be separated by × or *.
-        alpha: Replaces the recipe's own α.
-        tables: Replaces its number of pair tables.
-        tau: Replaces its τ.
+        mix: The mix; the axes may also be separated by × or *.
+        **settings: Other settings of `MixSettings`, which replace the recipe's own; None does not.
 
     Raises:
         UnknownNameError: If the mix or one of its axes is unknown.
 
-    >>> parse_recipe("gradient × cutmix × remix").blend
-    'cutmix'
+    >>> parse_recipe("gradient × cutmix × remix", tau=0.6).tau
+    0.6
     """
-    text = text.strip()
-    axes = re.split(r"\s*[:×*]\s*|\s+x\s+", text)
-    if text == "none":
+    mix = mix.strip()
+    axes = re.split(r"\s*[:×*]\s*|\s+x\s+", mix)
+    if mix == "none":
         return None
-    if text in RECIPES:
-        recipe = RECIPES[text]
+    if mix in RECIPES:
+        recipe = RECIPES[mix]
     elif len(axes) == 3:
         recipe = _combine(*axes)
     else:
-        raise UnknownNameError("mix", text, (*ABOUT, "partners:blend:labels"))
-    return replace(
-        recipe,
-        alpha=recipe.alpha if alpha is None else alpha,
-        tables=recipe.tables if tables is None else tables,
-        tau=recipe.tau if tau is None else tau,
-    )
+        raise UnknownNameError("mix", mix, (*ABOUT, "partners:blend:labels"))
+    changes = {name: value for name, value in settings.items() if value is not None}
+    if "mix_first_task" in changes:
+        changes["mix_first_task"] = changes["mix_first_task"] == "yes"
+    return replace(recipe, **changes)
 
 
 def _combine(partners: str, blend: str, labels: str) -> Recipe:

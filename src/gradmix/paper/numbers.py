@@ -19,6 +19,7 @@ from gradmix.methods.base import read_options
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.runs.config import RunConfig, config_for
 from gradmix.runs.groups import current_settings
+from gradmix.settings import MixSettings
 
 ACCURACY = "average accuracy"
 
@@ -108,9 +109,7 @@ def _setting_in_paper(config: Mapping[str, Any]) -> Mapping[str, str | float] | 
     """Return what the row of the paper's table varies; None if the paper has no such mix."""
     data = config["data"]
     config = {**config_for(data).to_json(), **config}
-    recipe = parse_recipe(
-        config["mix"], alpha=config["alpha"], tables=config["tables"], tau=config["tau"]
-    )
+    recipe = parse_recipe(**{name: config[name] for name in MixSettings.model_fields})
     mix = _mix_in_paper(recipe)
     if mix is None or not _has_default_options(config):
         return None
@@ -138,13 +137,10 @@ def _mix_in_paper(recipe: Recipe | None) -> str | None:
     if recipe is None:
         return "none"
     if recipe.uses_gradients:
-        return "gradmix" if recipe.blend == "linear" else None
+        ours = recipe.blend != "linear" or recipe.partners == "gradient-class-balanced"
+        return None if ours else "gradmix"
     for name, known in RECIPES.items():
-        same = all(
-            getattr(recipe, axis) == getattr(known, axis)
-            for axis in ("partners", "blend", "labels")
-        )
-        if same and (recipe.labels == "proportional" or recipe.tau == known.tau):
+        if recipe.axes == known.axes and recipe.label_rule == known.label_rule:
             return name
     return None
 

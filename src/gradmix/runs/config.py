@@ -20,6 +20,7 @@ from gradmix.models import MODELS
 from gradmix.settings import (
     FOLDER_PRESET,
     PRESETS,
+    MixSettings,
     RunSettings,
     TrainingSettings,
     check,
@@ -65,7 +66,7 @@ class RunConfig(RunSettings):
     @property
     def recipe(self) -> Recipe | None:
         """The mix with its α, τ and number of tables; None for the mix "none"."""
-        return parse_recipe(self.mix, self.alpha, self.tables, self.tau)
+        return parse_recipe(**dict(self.part(MixSettings)))
 
     @property
     def settings(self) -> TrainingSettings:

@@ -12,16 +12,12 @@ from gradmix.errors import InputError, ResultError, UnknownNameError
 from gradmix.mixing import ABOUT, Recipe, parse_recipe
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary, paired_difference, summarize
-from gradmix.settings import REMOVED
+from gradmix.settings import REMOVED, CriterionSettings, MixSettings
 
 BY = ("data", "method", "mix")
 """The settings that always name a group."""
 
-OF_THE_MIX = (
-    *("mix", "alpha", "tau", "tables", "level"),
-    *("criterion_exemplars", "pairing", "average", "criterion", "rolling", "criterion_block"),
-    "analyses",
-)
+OF_THE_MIX = (*MixSettings.model_fields, *CriterionSettings.model_fields, *REMOVED, "analyses")
 """Settings of the mix, or of what is measured. Groups that differ only in these are rivals."""
 
 """Settings that old results have, with the only value that gradmix still supports."""
@@ -279,18 +275,14 @@ def is_control(control: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 
 def _labels_of(recipe: Recipe) -> tuple[object, ...]:
-    return recipe.blend, recipe.labels, recipe.alpha, recipe.labels == "remix" and recipe.tau
+    return recipe.blend, *recipe.label_rule, recipe.alpha
 
 
 def recipe_of(config: Mapping[str, Any]) -> Recipe | None:
     """Return the recipe of a run; None without mixing and for a mix that gradmix does not know."""
+    settings: dict[str, Any] = {name: config.get(name) for name in MixSettings.model_fields}
     try:
-        return parse_recipe(
-            str(config["mix"]),
-            alpha=config.get("alpha"),
-            tables=config.get("tables"),
-            tau=config.get("tau"),
-        )
+        return parse_recipe(**settings)
     except InputError:
         return None
 

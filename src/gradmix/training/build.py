@@ -87,14 +87,15 @@ class Design:
         )
 
     def _selector(self, streams: RandomStreams) -> PairSelector:
-        recipe = self.recipe
-        active = recipe is not None and recipe.uses_gradients
+        recipe = Recipe() if self.recipe is None else self.recipe
+        # A stream of its own keeps the draws of partners those of `class-balanced`, its control.
+        stream = "criterion" if recipe.partners == "gradient-class-balanced" else "mixing"
         return PairSelector(
             self.criterion,
-            tables=recipe.tables if recipe is not None and active else 0,
-            ratio=(1.0, 1.0) if recipe is None else recipe.ratio,
-            host=streams.host("mixing"),
-            generator=streams.device("mixing"),
+            tables=recipe.tables if recipe.uses_gradients else 0,
+            ratio=recipe.ratio,
+            host=streams.host(stream),
+            generator=streams.device(stream),
         )
 
 
