@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.fit import Watch
+from gradmix.classifier.call import Watch
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.loop import Training
 
@@ -44,7 +44,7 @@ def test_faults_at_random_events(tmp_path, monkeypatch, method, early):
 
     def whole(checkpoint=None):
         classifier = IncrementalClassifier.load(start)
-        data = classifier._data(classifier._learned, *second)
+        data = classifier._reader().read_call(*second)
         return classifier._learn(classifier._learned, data, Watch(checkpoint, said.append))
 
     expected = digest(whole(tmp_path / "undisturbed"))

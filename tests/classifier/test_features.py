@@ -139,8 +139,8 @@ def test_embeddings_are_the_samples(classifier):
 
 def test_progress_counts_the_photos():
     classifier, seen = IncrementalClassifier(image_size=SIZE, random_state=0), []
-    classifier._progress = lambda done, total: seen.append((done, total))
-    classifier.fit(*photos("red", "green", each=20))
+    reader = classifier._reader(lambda done, total: seen.append((done, total)))
+    reader.read_call(*photos("red", "green", each=20))
     assert seen == [(32, 40), (40, 40)]
 
 

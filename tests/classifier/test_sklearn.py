@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gradmix import IncrementalClassifier
+from gradmix.settings import ClassifierSettings, RunSettings
 
 from .conftest import digest, quick, rows
 
@@ -86,3 +87,8 @@ def test_classes_may_be_announced():
     np.testing.assert_allclose(shares.sum(axis=1), 1)
     classifier.partial_fit(*rows("a"))
     assert (classifier.predict_proba(rows("a")[0])[:, 0] > 0).all()
+
+
+def test_every_parameter_is_a_declared_setting():
+    declared = {*RunSettings.model_fields, *ClassifierSettings.model_fields}
+    assert {*IncrementalClassifier().get_params()} <= declared

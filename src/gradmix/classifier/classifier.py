@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Any, Literal
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
@@ -19,32 +18,22 @@ from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
 from gradmix.classifier import file
-from gradmix.classifier.defaults import check_params, choose_features, choose_features_for
+from gradmix.classifier.call import Watch, learn
+from gradmix.classifier.defaults import checked_params
 from gradmix.classifier.export import ClassifierNetwork, write_onnx
-from gradmix.classifier.features import Features
-from gradmix.classifier.fit import CallData, Watch, learn
-from gradmix.classifier.inputs import (
-    Array,
-    Inputs,
-    Label,
-    Layout,
-    needing_memory,
-    read_inputs,
-    read_labels,
-    read_weights,
-    reading,
-)
+from gradmix.classifier.features import Progress
+from gradmix.classifier.inputs import Array, Inputs, Label, needing_memory, read_weights
+from gradmix.classifier.samples import FEWER, FEWER_AT_A_TIME, CallData, Reader
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
 from gradmix.errors import FileError, GradMixError, InputError
 from gradmix.files import locked
-from gradmix.training.build import pick_device, torch_threads
 from gradmix.training.checkpoint import seed_on_file
 
 SAVE_SECONDS = 10.0  # how long `save` waits for another writer of the file
-FEWER = "learn fewer samples per call, or set a smaller batch_size, image_size or model"
 
 
+@dataclass(eq=False, repr=False)
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns new classes, and more of known ones, without losing the others.
 
@@ -115,54 +104,39 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         ['cat', 'dog', 'emu']
     """
 
-    def __init__(
-        self,
-        method: str = "auto",
-        mix: str = "auto",
-        *,
-        model: str | nn.Module = "auto",
-        exemplars_per_class: int | None = 32,
-        memory_total: int | None = None,
-        holdout_per_class: int = 0,
-        head_size: int | None = None,
-        epochs: int | None = None,
-        lr: float | None = None,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        lr_steps: Any = (),
-        batch_size: int = 32,
-        replay_batch_size: int = 32,
-        alpha: float | None = None,
-        tau: float | None = None,
-        tables: int | None = None,
-        options: dict[str, float] | None = None,
-        transforms: Any = "auto",
-        image_size: int | None = None,
-        mean: Any = None,
-        std: Any = None,
-        criterion_exemplars: int = 32,
-        pairing: str = "one-to-one",
-        average: str = "sample",
-        early_stopping: bool = False,
-        patience: int = 5,
-        validation_fraction: float = 0.1,
-        device: str = "auto",
-        precision: str = "32-true",
-        threads: int | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.method, self.mix, self.model = method, mix, model
-        self.exemplars_per_class, self.memory_total = exemplars_per_class, memory_total
-        self.holdout_per_class, self.head_size = holdout_per_class, head_size
-        self.epochs, self.lr, self.momentum = epochs, lr, momentum
-        self.weight_decay, self.lr_steps = weight_decay, lr_steps
-        self.batch_size, self.replay_batch_size = batch_size, replay_batch_size
-        self.alpha, self.tau, self.tables, self.options = alpha, tau, tables, options
-        self.transforms, self.image_size, self.mean, self.std = transforms, image_size, mean, std
-        self.criterion_exemplars, self.pairing = criterion_exemplars, pairing
-        self.average, self.early_stopping, self.patience = average, early_stopping, patience
-        self.validation_fraction, self.device = validation_fraction, device
-        self.precision, self.threads, self.random_state = precision, threads, random_state
+    method: str = "auto"
+    mix: str = "auto"
+    _: KW_ONLY
+    model: str | nn.Module = "auto"
+    exemplars_per_class: int | None = 32
+    memory_total: int | None = None
+    holdout_per_class: int = 0
+    head_size: int | None = None
+    epochs: int | None = None
+    lr: float | None = None
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    lr_steps: Any = ()
+    batch_size: int = 32
+    replay_batch_size: int = 32
+    alpha: float | None = None
+    tau: float | None = None
+    tables: int | None = None
+    options: dict[str, float] | None = None
+    transforms: Any = "auto"
+    image_size: int | None = None
+    mean: Any = None
+    std: Any = None
+    criterion_exemplars: int = 32
+    pairing: str = "one-to-one"
+    average: str = "sample"
+    early_stopping: bool = False
+    patience: int = 5
+    validation_fraction: float = 0.1
+    device: str = "auto"
+    precision: str = "32-true"
+    threads: int | None = None
+    random_state: Any = None
 
     # --- learning ---------------------------------------------------------------------------
 
@@ -191,7 +165,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             [False, True]
         """
         with _lock_of(self):
-            return self._learn(None, self._data(None, X, y, None, eval_set), Watch())
+            data = self._reader(fresh=True).read_call(X, y, None, eval_set)
+            return self._learn(None, data, Watch())
 
     def partial_fit(
         self,
@@ -233,10 +208,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             (['c'], ['a', 'b', 'c'])
         """
         with _lock_of(self):
-            before = getattr(self, "_learned", None)
-            data = self._data(before, X, y, classes, eval_set)
+            reader = self._reader()
+            data = reader.read_call(X, y, classes, eval_set)
             kept = None if checkpoint is None else _path(checkpoint, "checkpoint")
-            return self._learn(before, data, Watch(kept))
+            return self._learn(reader.before, data, Watch(kept))
 
     def _learn(self, before: Learned | None, data: CallData, watch: Watch) -> IncrementalClassifier:
         seed = self._first_seed(watch) if before is None else before.basis.seed
@@ -245,72 +220,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._take(learn(before, self._params(), seed, data, watch))
         return self
 
-    def _data(
-        self,
-        before: Learned | None,
-        X: Any,
-        y: Any = None,
-        classes: Any = None,
-        eval_set: Any = None,
-        skip: Callable[[str], object] | None = None,
-    ) -> CallData:
-        """Return the checked data of a call; `skip` is that of `read_inputs`."""
-        self._params()
-        with needing_memory("read X", FEWER):
-            inputs, features = self._read(before, X, skip)
-            x, layout = self._embedded(inputs.x, features), inputs.layout
-        layout = layout if features is None else features.layout
-        labels = self._labels(y, inputs.labels, len(x), before)
-        announced = None
-        if classes is not None:
-            announced = np.unique(read_labels(classes, None, "classes"))
-            if announced.dtype.kind != labels.dtype.kind:
-                raise InputError("classes has labels of another kind than y")
-        with needing_memory("read eval_set", "give fewer samples"):
-            given = layout if features is None else features.photos
-            evaluation = None
-            if eval_set is not None:
-                evaluation = self._evaluation(eval_set, given, features, before)
-        return CallData(x, labels, layout, announced, evaluation, inputs.skipped, features)
-
-    def _read(
-        self, before: Learned | None, X: Any, skip: Callable[[str], object] | None
-    ) -> tuple[Inputs, Features | None]:
-        """Return the samples of a call, and the backbone that embeds them, if there is one."""
-        if before is not None:
-            features = before.basis.features
-            return self._read_like(X, before.basis.given, features, skip=skip), features
-        features = choose_features(self.model, X, self.image_size)
-        given = None if features is None else features.photos
-        inputs = self._read_like(X, given, features, skip=skip)
-        if self.model == "auto" and features is None:
-            features = choose_features_for(inputs.layout, self.image_size)
-        return inputs, features
-
-    def _read_like(
-        self,
-        X: Any,
-        given: Layout | None,
-        features: Features | None,
-        name: str = "X",
-        *,
-        skip: Callable[[str], object] | None = None,
-        part: Literal["train", "test"] = "train",
-    ) -> Inputs:
-        """Return samples of the given form; a backbone resizes arrays of images itself."""
-        resize = features is None
-        return read_inputs(
-            X, self, given, self.image_size, name, resize=resize, skip=skip, part=part
-        )
-
-    def _embedded(self, x: Tensor, features: Features | None) -> Tensor:
-        """Return the samples that training takes: embeddings if there is a backbone."""
-        if features is None:
-            return x
-        with torch_threads(self.threads):
-            return features.embed(x, pick_device(self.device), self._progress)
-
-    _progress: Any = None  # receives the number of photos embedded and in total
+    def _reader(self, progress: Progress | None = None, *, fresh: bool = False) -> Reader:
+        """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
+        before = None if fresh else getattr(self, "_learned", None)
+        return Reader(self, self._params(), before, progress)
 
     def _take(self, learned: Learned) -> None:
         """Publish new knowledge; other threads see either the old or the new."""
@@ -327,10 +240,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Return the checked parameters in the form that files store."""
         params = self.get_params(deep=False)
         params.pop("random_state")
-        with reading("a parameter"):
-            params = {name: _plain(value) for name, value in params.items()}
-            check_params(params)
-        return params
+        return checked_params(params)
 
     def _first_seed(self, watch: Watch) -> int:
         """Return the seed of the first call; a resumed call uses the seed in its checkpoint."""
@@ -349,30 +259,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return int(check_random_state(state).randint(2**31 - 1))
         except ValueError as error:
             raise InputError(f"random_state is {str(state)[:80]!r}: {error}") from error
-
-    def _labels(
-        self, y: Any, own: Any, count: int, before: Learned | None, name: str = "y"
-    ) -> Array:
-        if own is not None and y is not None:
-            raise InputError(f"{name} is given, but X contains its own labels; omit one of them")
-        if own is None and y is None:
-            raise InputError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target "
-                f"{name} is None; only datasets and folders contain their own labels"
-            )
-        labels = read_labels(y if own is None else own, count, name)
-        if before is not None:
-            before.labels.check_kind(labels, name)
-        return labels
-
-    def _evaluation(
-        self, eval_set: Any, given: Layout, features: Features | None, before: Learned | None
-    ) -> tuple[Tensor, Array]:
-        pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
-        X, y = eval_set if pair else (eval_set, None)
-        x, _, own, _ = self._read_like(X, given, features, "eval_set's X", part="test")
-        labels = self._labels(y, own, len(x), before, "eval_set's y")
-        return self._embedded(x, features), labels
 
     # --- use --------------------------------------------------------------------------------
 
@@ -400,8 +286,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             >>> classifier.predict([[0.0], [9.0]]).tolist()
             ['low', 'high']
         """
-        learned = self._fitted()
-        scores = self._scores(self._inputs(X, learned), learned)
+        learned, scores = self._scores(X)
         known = np.array(learned.labels.known)
         labels: Array = known[scores.argmax(dim=1).numpy()]
         if unknown is None:
@@ -429,18 +314,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             >>> classifier.predict_proba([[0.0], [9.0], [5.0]]).shape
             (3, 2)
         """
-        learned = self._fitted()
-        scores = self._scores(self._inputs(X, learned), learned)
-        return self._by_class(scores.double().softmax(dim=1).numpy(), 0.0, learned)
-
-    def _by_class(self, values: Array, unseen: float, learned: Learned) -> Array:
-        """Return columns of known classes (N, known) in the order of `classes_`, (N, K)."""
-        columns = learned.labels.columns
-        result = np.full((len(values), len(columns)), unseen)
-        for column, label in enumerate(columns):
-            if label is not None:
-                result[:, column] = values[:, label]
-        return result
+        learned, scores = self._scores(X)
+        return _by_class(scores.double().softmax(dim=1).numpy(), 0.0, learned)
 
     def decision_function(self, X: Any) -> Array:
         """Return the score of each of `classes_`, (N, K); higher means more likely.
@@ -456,9 +331,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             NotFittedError: If nothing has been learned.
             InputError: If the samples do not have the form of those learned.
         """
-        learned = self._fitted()
-        scores = self._scores(self._inputs(X, learned), learned).double().numpy()
-        result = self._by_class(scores, -np.inf, learned)
+        learned, scores = self._scores(X)
+        result = _by_class(scores.double().numpy(), -np.inf, learned)
         return result[:, 1] - result[:, 0] if result.shape[1] == 2 else result
 
     def embed(self, X: Any) -> Array:
@@ -478,7 +352,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             (2, 128)
         """
         learned = self._fitted()
-        return learned.embeddings(self._inputs(X, learned).x).numpy()
+        return learned.embeddings(self._reader_of(learned).read(X).x).numpy()
 
     def novelty(self, X: Any) -> Array:
         """Return how unlike every learned class each sample is, (N,); higher is more unlike.
@@ -492,9 +366,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             NotFittedError: If nothing has been learned.
             InputError: If the samples do not have the form of those learned.
         """
-        learned = self._fitted()
-        scores = self._scores(self._inputs(X, learned), learned).double()
-        return energy(scores).numpy()
+        _, scores = self._scores(X)
+        return energy(scores.double()).numpy()
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy: the share of samples whose class is predicted.
@@ -515,11 +388,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             1.0
         """
         learned = self._fitted()
-        inputs = self._inputs(X, learned)
-        labels = self._labels(y, inputs.labels, len(inputs.x), learned)
+        reader = self._reader_of(learned)
+        inputs = reader.read(X)
+        labels = reader.labels(y, inputs.labels, len(inputs.x))
         weights = read_weights(sample_weight, len(inputs.x))
         truth = learned.labels.encode(labels)
-        best = self._scores(inputs, learned).argmax(dim=1)
+        best = _scores(inputs, learned).argmax(dim=1)
         return float(accuracy_score(truth.numpy(), best.numpy(), sample_weight=weights))
 
     def forget(self, label: Label) -> IncrementalClassifier:
@@ -556,16 +430,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             )
         return learned  # type: ignore[no-any-return]
 
-    def _inputs(self, X: Any, learned: Learned) -> Inputs:
-        features = learned.basis.features
-        with needing_memory("read X", "give fewer samples at a time"):
-            inputs = self._read_like(X, learned.basis.given, features, part="test")
-            return inputs._replace(x=self._embedded(inputs.x, features))
+    def _reader_of(self, learned: Learned) -> Reader:
+        """Return what reads samples to predict with this knowledge."""
+        here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
+        return Reader(self, {**learned.basis.params, **here}, learned)
 
-    def _scores(self, inputs: Inputs, learned: Learned) -> Tensor:
-        what = f"predict {len(inputs.x)} samples of shape {inputs.layout.shape}"
-        with needing_memory(what, "give fewer samples at a time"):
-            return learned.scores(inputs.x)
+    def _scores(self, X: Any) -> tuple[Learned, Tensor]:
+        """Return the present knowledge, and its scores of the known classes, (N, K)."""
+        learned = self._fitted()
+        return learned, _scores(self._reader_of(learned).read(X), learned)
 
     @property
     def network_(self) -> ClassifierNetwork:
@@ -617,10 +490,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             >>> again.classes_.tolist()
             ['a', 'b']
         """
-        learned = self._fitted()
+        self._fitted()
         path = _path(path)
         with locked(path, timeout=SAVE_SECONDS), needing_memory(f"write {path}", "free some"):
-            file.write(path, self, learned)
+            self._write(path)
+
+    def _write(self, path: str | os.PathLike[str]) -> None:
+        file.write(path, self._params(), self.random_state, self._fitted())
 
     @classmethod
     def load(
@@ -643,8 +519,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         See `save` for an example.
         """
-        names = _names_of(cls)  # type: ignore[arg-type]  # classes can be hashed
-        path = _path(path)
+        path, names = _path(path), [field.name for field in fields(cls)]
         with needing_memory(f"load {path}", "free some memory"):
             params, learned = file.read(path, names, model, device)
         classifier = cls(**params)
@@ -665,9 +540,20 @@ def _lock_of(classifier: IncrementalClassifier) -> threading.RLock:
         return _LOCKS.setdefault(classifier, threading.RLock())
 
 
-@cache
-def _names_of(kind: type[BaseEstimator]) -> tuple[str, ...]:
-    return tuple(kind._get_param_names())
+def _scores(inputs: Inputs, learned: Learned) -> Tensor:
+    what = f"predict {len(inputs.x)} samples of shape {inputs.layout.shape}"
+    with needing_memory(what, FEWER_AT_A_TIME):
+        return learned.scores(inputs.x)
+
+
+def _by_class(values: Array, unseen: float, learned: Learned) -> Array:
+    """Return columns of known classes (N, known) in the order of `classes_`, (N, K)."""
+    columns = learned.labels.columns
+    result = np.full((len(values), len(columns)), unseen)
+    for column, label in enumerate(columns):
+        if label is not None:
+            result[:, column] = values[:, label]
+    return result
 
 
 @contextmanager
@@ -686,16 +572,3 @@ def _path(path: Any, name: str = "path") -> str | os.PathLike[str]:
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"{name} is a {type(path).__name__}; give the name of a file")
     return path
-
-
-def _plain(value: Any) -> Any:
-    """Return a parameter as files store it: plain numbers, lists and dicts."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,7 +19,7 @@ from gradmix.classifier.features import (
     is_backbone,
     load_features,
 )
-from gradmix.classifier.inputs import Layout, are_photos
+from gradmix.classifier.inputs import Layout, reading
 from gradmix.criterion import find_head
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, UnknownNameError
@@ -51,6 +52,27 @@ SMALL_GREY, SMALL = 32, 16
 PHOTO_LR, OTHER_LR = 0.05, 0.01
 
 # --- checks ---------------------------------------------------------------------------------
+
+
+def checked_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as files store them, checked: plain numbers, lists and dicts."""
+    with reading("a parameter"):
+        plain = {name: _plain(value) for name, value in params.items()}
+        check_params(plain)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter without NumPy and PyTorch types; networks stay."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
 
 
 def check_params(params: Mapping[str, Any]) -> None:
@@ -153,33 +175,26 @@ def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -
     """Return the network: an MLP for rows and small images, otherwise a ResNet-18."""
     if not (isinstance(given, str) and given == "auto"):
         return given
-    if not layout.images:
-        return "mlp"
-    if _is_small(layout):
+    if not layout.images or _is_small(layout):
         return "mlp"
     return "resnet18-tiny" if device.type == "cpu" else "resnet18"
 
 
-def choose_features(model: Any, X: Any, size: int | None) -> Features | None:
-    """Return the backbone before the samples are read: the named one, or the default for photos.
+def choose_features(params: Mapping[str, Any], layout: Layout | None) -> Features | None:
+    """Return the backbone of the first call: the named one, or the default for photos.
+
+    Args:
+        params: The classifier's parameters.
+        layout: The form of the samples; None for photos in files, which are read after this.
 
     Raises:
         MissingPackageError: If the weights of a named backbone are not installed.
     """
-    if is_backbone(model):
-        return load_features(model, size)
-    if model == "auto" and are_photos(X):
-        name = default_backbone()
-        return None if name is None else load_features(name, size)
-    return None
-
-
-def choose_features_for(layout: Layout, size: int | None) -> Features | None:
-    """Return the default backbone for arrays of images; None for rows and small images."""
-    if not layout.images or _is_small(layout):
-        return None
-    name = default_backbone()
-    return None if name is None else load_features(name, size)
+    name = params["model"]
+    if isinstance(name, str) and name == "auto":
+        small = layout is not None and (not layout.images or _is_small(layout))
+        name = None if small else default_backbone()
+    return load_features(name, params["image_size"]) if is_backbone(name) else None
 
 
 def _is_small(layout: Layout) -> bool:

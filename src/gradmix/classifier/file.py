@@ -1,4 +1,4 @@
-"""Classifier files: the schema, reading and writing, and `learn_into`, which trains a file.
+"""Classifier files: the schema, reading and writing.
 
 Everything in a file is checked against the schema before a network is created: types, ranges,
 lengths, and whether the parts fit each other. The weights are checked against the network when they
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -21,22 +19,17 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
 from gradmix.classifier.defaults import check_params
-from gradmix.classifier.fit import CallData, Watch
 from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
 from gradmix.classifier.report import Report
-from gradmix.classifier.state import CONTENTS, Learned, digest, from_state
-from gradmix.data.image_folders.read import read_folder
+from gradmix.classifier.state import CONTENTS, Learned, from_state
 from gradmix.errors import FileError, InputError
-from gradmix.files import locked, read_state_file, write_state_file
-from gradmix.files.atomic_write import remove_leftovers
+from gradmix.files import read_state_file, write_state_file
 from gradmix.files.schema import Schema, refuse, validate
-from gradmix.training import checkpoint as checkpoints
 from gradmix.training.build import pick_device
-from gradmix.training.loop import Event, Training
 from gradmix.training.state_schema import MemoryState, SamplesState, TrainingState
 
 if TYPE_CHECKING:
-    from gradmix.classifier.classifier import IncrementalClassifier
+    pass
 
 KIND = "classifier"
 PROBES, PROBE_NUMBERS = 16, 2**16
@@ -166,30 +159,26 @@ class ClassifierState(Schema):
 # --- writing --------------------------------------------------------------------------------
 
 
-def write(path: FilePath, classifier: IncrementalClassifier, learned: Learned) -> int:
-    """Write a classifier file; return its size in bytes."""
+def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned: Learned) -> int:
+    """Write a classifier file; return its size in bytes.
+
+    Args:
+        path: The file.
+        params: The classifier's parameters, which may have changed since the last call.
+        random_state: Its seed; a generator is not stored.
+        learned: Its knowledge.
+    """
     state = learned.to_state()
-    changed = _changed(classifier._params(), learned.basis.params)
-    if changed:  # parameters set since the last call; the knowledge belongs to the others
-        state["changed"] = changed
-    state["random_state"] = _seed(classifier.random_state)
-    return write_state_file(path, KIND, state)
-
-
-def _changed(params: Mapping[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that differ from the last call; networks are not stored."""
-    return {
+    changed = {
         name: value
         for name, value in params.items()
-        if not isinstance(value, nn.Module) and value != learned[name]
+        if not isinstance(value, nn.Module) and value != learned.basis.params[name]
     }
-
-
-def _seed(given: Any) -> int | None:
-    """Return a random_state for a file: numbers only, not generators."""
-    if isinstance(given, np.integer):
-        return int(given)
-    return given if isinstance(given, int) else None
+    if changed:  # parameters set since the last call; the knowledge belongs to the others
+        state["changed"] = changed
+    seed = random_state.item() if isinstance(random_state, np.integer) else random_state
+    state["random_state"] = seed if isinstance(seed, int) else None
+    return write_state_file(path, KIND, state)
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -321,105 +310,3 @@ def _check_model(path: FilePath, network: str | None, model: Any) -> None:
         raise InputError(
             f"model is {given}; {os.fspath(path)} has its own network {network[:40]!r}: omit model="
         )
-
-
-# --- training a file ------------------------------------------------------------------------
-
-
-def learn_into(
-    path: FilePath,
-    photos: FilePath,
-    test: FilePath | None = None,
-    *,
-    given: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    say: Callable[[str], object],
-    on_event: Callable[[Training, Event], object] | None = None,
-    on_photo: Callable[[int, int], object] | None = None,
-    skip_unreadable: bool = False,
-) -> IncrementalClassifier:
-    """Let the classifier in a file learn a folder of photos, or create the file.
-
-    A call that was stopped resumes from a checkpoint beside the file when it is repeated. The file
-    is then identical to that of a call without a stop.
-
-    Args:
-        path: The classifier file.
-        photos: A folder that contains a folder of images for each class.
-        test: A folder to measure on; its unknown classes are skipped.
-        given: Parameters to set.
-        defaults: Parameters of a new classifier.
-        say: Called with messages for the user.
-        on_event: Called with each training event.
-        on_photo: Called with the photos that have passed a backbone, and their total number.
-        skip_unreadable: Skip photos that cannot be read, instead of refusing them.
-
-    Returns:
-        The classifier.
-
-    Raises:
-        FileInUseError: If another process uses the file.
-        FileError: If the file cannot be read or written.
-        InputError: If the photos or parameters cannot be used.
-    """
-    from gradmix.classifier.classifier import IncrementalClassifier
-
-    path = Path(path)
-    if path.is_dir():
-        raise FileError(f"{path} is a folder; give a file for the model")
-    kept = path.with_name(f"{path.name}.checkpoint")
-    with locked(path):
-        classifier = (
-            IncrementalClassifier.load(path) if path.exists() else IncrementalClassifier(**defaults)
-        )
-        classifier.set_params(**given)
-        classifier._progress = on_photo
-        before = getattr(classifier, "_learned", None)
-        data = classifier._data(before, photos, skip=say if skip_unreadable else None)
-        if test is not None:
-            data = _with_test(classifier, data, test, say, skip_unreadable)
-        if before is not None and _was_finished(kept, before.finished, data):
-            say("these photos were learned before the last stop; nothing is left to do")
-        else:
-            classifier._learn(before, data, Watch(kept, say, on_event))
-            write(path, classifier, classifier._learned)
-        kept.unlink(missing_ok=True)
-        remove_leftovers(kept)
-    classifier._progress = None
-    return classifier
-
-
-def _with_test(
-    classifier: IncrementalClassifier,
-    data: CallData,
-    test: FilePath,
-    say: Callable[[str], object],
-    skip_unreadable: bool,
-) -> CallData:
-    """Return the data with a test folder, or its part `test` or `val`, without unknown classes."""
-    skip = say if skip_unreadable else None
-    photos = read_folder(test, shape=data.given.shape, skip=skip, part="test")
-    x, labels = photos.x, np.array([photos.classes[number] for number in photos.labels])
-    known = {*data.y.tolist(), *getattr(classifier, "classes_", np.empty(0)).tolist()}
-    fits = np.isin(labels, sorted(known))
-    for text in photos.skipped:
-        say(text)
-    unknown = sorted({*labels[~fits].tolist()})
-    if unknown:
-        say(f"not measured: these classes are unknown: {', '.join(unknown)}")
-    if not fits.any():
-        return data
-    x = classifier._embedded(x[np.flatnonzero(fits)], data.features)
-    return replace(data, evaluation=(x, labels[fits]))
-
-
-def _was_finished(kept: Path, finished: str, data: CallData) -> bool:
-    """Whether the call was complete and only its checkpoint was left to remove."""
-    if not kept.exists():
-        return False
-    try:
-        about = read_state_file(kept, checkpoints.KIND)["about"]
-        identity = {name: about[name] for name in IDENTITY}
-    except (FileError, KeyError, TypeError):
-        return False
-    return bool(identity["data"] == data.digest() and digest(identity) == finished)

@@ -10,15 +10,17 @@ import copy
 import hashlib
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradmix.classifier.defaults import CallPlan, budget, plan_call
+from gradmix.classifier.basis import Basis
+from gradmix.classifier.defaults import budget, plan_call
 from gradmix.classifier.features import Features, load_features
+from gradmix.classifier.holdout import new_holdout
 from gradmix.classifier.inputs import Labels, Layout
 from gradmix.classifier.report import Report
 from gradmix.closed_form import energy, fit_threshold
@@ -28,53 +30,11 @@ from gradmix.memory import ReplayMemory
 from gradmix.methods import Method
 from gradmix.randomness import RandomStreams
 from gradmix.training.build import pick_device
+from gradmix.training.loop import Position
 
 PREDICT_NUMBERS = 2**19  # input numbers to predict at a time: more do not fit a CPU's caches
 PREDICT_MOST = 1024
 CONTENTS = 1  # version of the state; changes when its meaning changes
-
-
-@dataclass(frozen=True)
-class Basis:
-    """What the first call settles."""
-
-    params: dict[str, Any]  # of the last call; those in `defaults.FIXED` never change
-    layout: Layout  # of samples
-    model: str | nn.Module  # the network by name, or the caller's
-    mean: tuple[float, ...]  # per channel or column
-    std: tuple[float, ...]
-    seed: int
-    features: Features | None = None  # turns photos into the samples, if a backbone is used
-
-    @property
-    def given(self) -> Layout:
-        """The form of the samples that callers give: photos, or the samples themselves."""
-        return self.layout if self.features is None else self.features.photos
-
-    def outputs(self, known: int) -> int:
-        """Return the outputs of a new network when so many classes are known."""
-        size = self.params["head_size"]
-        return known if size is None else int(size)
-
-    def new_method(
-        self,
-        plan: CallPlan,
-        outputs: int,
-        num_classes: int,
-        streams: RandomStreams,
-        *,
-        empty: bool = False,
-    ) -> Method:
-        """Return a method with a new network; an `empty` network waits for saved weights."""
-
-        def network(generator: torch.Generator) -> nn.Module:
-            if empty:
-                return plan.empty_network(self.layout, outputs)
-            return plan.network(self.layout, outputs, generator)
-
-        return plan.design.build(
-            network, num_classes, self.layout.shape, self.mean, self.std, streams
-        )
 
 
 @dataclass(frozen=True)
@@ -145,15 +105,12 @@ class Learned:
 
     def training_state(self) -> dict[str, Any]:
         """Return what the next call starts from, for `Training.load_state_dict`."""
-        method = self.method.state_dict()
-        position = {"task": 0, "stage": 0, "epoch": 0, "step": 0, "in_stage": False}
-        streams = self.method.streams.state_dict()
         return {
-            "position": position,
+            "position": asdict(Position()),
             "losses": torch.empty(0),
-            "method": method,
+            "method": self.method.state_dict(),
             "stage": None,
-            "streams": streams,
+            "streams": self.method.streams.state_dict(),
         }
 
     def to_state(self) -> dict[str, Any]:
@@ -263,12 +220,6 @@ def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) 
         method.rebuild(state["structure"])
     method.load_state_dict(state)
     method.streams.load_state_dict(saved["streams"])
-
-
-def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
-    """Return an empty memory for held-out samples; None if none are held out."""
-    number = params["holdout_per_class"]
-    return ReplayMemory(exemplars_per_class=number) if number else None
 
 
 def _name(model: Any) -> str | None:

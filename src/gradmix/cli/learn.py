@@ -80,7 +80,7 @@ def learn(
     training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
     an identical file.
     """
-    from gradmix.classifier.file import learn_into
+    from gradmix.classifier.learn_folder import learn_into
     from gradmix.data.image_folders.read import has_own_test
     from gradmix.errors import DataWarning
 

@@ -1,0 +1,129 @@
+"""What the first call settles: the form of the samples, the network and the normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradmix.classifier.defaults import FIXED, CallPlan, choose_method, choose_model
+from gradmix.classifier.features import Features
+from gradmix.classifier.inputs import Layout
+from gradmix.data.datasets import channel_statistics, check_statistics
+from gradmix.errors import InputError
+from gradmix.methods import Method, find_method
+from gradmix.randomness import RandomStreams
+
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the first call settles."""
+
+    params: dict[str, Any]  # of the last call; those in `defaults.FIXED` never change
+    layout: Layout  # of samples
+    model: str | nn.Module  # the network by name, or the caller's
+    mean: Numbers  # per channel or column
+    std: Numbers
+    seed: int
+    features: Features | None = None  # turns photos into the samples, if a backbone is used
+
+    @property
+    def given(self) -> Layout:
+        """The form of the samples that callers give: photos, or the samples themselves."""
+        return self.layout if self.features is None else self.features.photos
+
+    def outputs(self, known: int) -> int:
+        """Return the outputs of a new network when so many classes are known."""
+        size = self.params["head_size"]
+        return known if size is None else int(size)
+
+    def with_params(self, params: Mapping[str, Any]) -> Basis:
+        """Return the basis of another call; InputError if a parameter differs that must not."""
+        for name in FIXED:
+            was = self.params[name]
+            if params[name] is not was and params[name] != was:
+                raise InputError(
+                    f"{name} is {params[name]!r} and was {was!r} in the first call; set it back, "
+                    "or call fit to start again"
+                )
+        return replace(self, params=dict(params))
+
+    def new_method(
+        self,
+        plan: CallPlan,
+        outputs: int,
+        num_classes: int,
+        streams: RandomStreams,
+        *,
+        empty: bool = False,
+    ) -> Method:
+        """Return a method with a new network; an `empty` network waits for saved weights."""
+
+        def network(generator: torch.Generator) -> nn.Module:
+            if empty:
+                return plan.empty_network(self.layout, outputs)
+            return plan.network(self.layout, outputs, generator)
+
+        return plan.design.build(
+            network, num_classes, self.layout.shape, self.mean, self.std, streams
+        )
+
+
+def first_basis(
+    params: Mapping[str, Any],
+    seed: int,
+    x: Tensor,
+    layout: Layout,
+    features: Features | None,
+    device: torch.device,
+) -> Basis:
+    """Return the basis of a first call with samples x, which `features` may have embedded."""
+    if features is not None:
+        if params["mean"] is not None or params["std"] is not None:
+            raise InputError(
+                f"mean is {params['mean']} and std is {params['std']}; omit them: "
+                f"{features.backbone.name} has its own normalisation"
+            )
+        return Basis(dict(params), layout, "linear", *_identity(layout), seed, features)
+    model = choose_model(params["model"], layout, device)
+    mean, std = _normalisation(params, model, x, layout)
+    return Basis(dict(params), layout, model, mean, std, seed)
+
+
+def _normalisation(
+    params: Mapping[str, Any], model: str | nn.Module, x: Tensor, layout: Layout
+) -> tuple[Numbers, Numbers]:
+    """Return mean and standard deviation as given, or those of the first data."""
+    if find_method(choose_method(params["method"], model)).trains:
+        mean, std = channel_statistics(x)
+    else:  # those of the first data would make the result depend on the order of the calls
+        mean, std = _identity(layout)
+    mean = mean if params["mean"] is None else _numbers("mean", params["mean"])
+    std = std if params["std"] is None else _numbers("std", params["std"])
+    check_statistics(mean, std, layout.shape[0])
+    if layout.images and params["std"] is not None and max(std) < 1:
+        raise InputError(
+            f"std is {std}; give mean and std of images for bytes, 0 to 255, even if X has floats "
+            "from 0 to 1: multiply both by 255"
+        )
+    return mean, std
+
+
+def _identity(layout: Layout) -> tuple[Numbers, Numbers]:
+    """Return a mean of 0 and a standard deviation of 1 for each channel or column."""
+    size = layout.shape[0]
+    return (0.0,) * size, (1.0,) * size
+
+
+def _numbers(name: str, given: Any) -> Numbers:
+    try:
+        return tuple(map(float, given))
+    except Exception as error:
+        raise InputError(
+            f"{name} is {str(given)[:80]!r}; give a number for each channel or column"
+        ) from error

@@ -1,0 +1,120 @@
+"""`learn_into`: let a classifier file learn a folder of photos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradmix.classifier.call import Watch
+from gradmix.classifier.classifier import IncrementalClassifier
+from gradmix.classifier.features import Progress
+from gradmix.classifier.file import FilePath
+from gradmix.classifier.samples import CallData, Reader
+from gradmix.classifier.state import digest
+from gradmix.data.image_folders.read import read_folder
+from gradmix.errors import FileError
+from gradmix.files import locked, read_state_file
+from gradmix.files.atomic_write import remove_leftovers
+from gradmix.training import checkpoint as checkpoints
+from gradmix.training.loop import Event, Training
+
+IDENTITY = ("parameters", "seed", "past", "data")
+
+
+def learn_into(
+    path: FilePath,
+    photos: FilePath,
+    test: FilePath | None = None,
+    *,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    say: Callable[[str], object],
+    on_event: Callable[[Training, Event], object] | None = None,
+    on_photo: Progress | None = None,
+    skip_unreadable: bool = False,
+) -> IncrementalClassifier:
+    """Let the classifier in a file learn a folder of photos, or create the file.
+
+    A call that was stopped resumes from a checkpoint beside the file when it is repeated. The file
+    is then identical to that of a call without a stop.
+
+    Args:
+        path: The classifier file.
+        photos: A folder that contains a folder of images for each class.
+        test: A folder to measure on; its unknown classes are skipped.
+        given: Parameters to set.
+        defaults: Parameters of a new classifier.
+        say: Called with messages for the user.
+        on_event: Called with each training event.
+        on_photo: Called with the photos that have passed a backbone, and their total number.
+        skip_unreadable: Skip photos that cannot be read, instead of refusing them.
+
+    Returns:
+        The classifier.
+
+    Raises:
+        FileInUseError: If another process uses the file.
+        FileError: If the file cannot be read or written.
+        InputError: If the photos or parameters cannot be used.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give a file for the model")
+    kept = path.with_name(f"{path.name}.checkpoint")
+    with locked(path):
+        classifier = (
+            IncrementalClassifier.load(path) if path.exists() else IncrementalClassifier(**defaults)
+        )
+        classifier.set_params(**given)
+        reader = classifier._reader(on_photo)
+        data = reader.read_call(photos, skip=say if skip_unreadable else None)
+        if test is not None:
+            data = _with_test(reader, data, test, say, skip_unreadable)
+        if reader.before is not None and _was_finished(kept, reader.before.finished, data):
+            say("these photos were learned before the last stop; nothing is left to do")
+        else:
+            classifier._learn(reader.before, data, Watch(kept, say, on_event))
+            classifier._write(path)
+        kept.unlink(missing_ok=True)
+        remove_leftovers(kept)
+    return classifier
+
+
+def _with_test(
+    reader: Reader,
+    data: CallData,
+    test: FilePath,
+    say: Callable[[str], object],
+    skip_unreadable: bool,
+) -> CallData:
+    """Return the data with a test folder, or its part `test` or `val`, without unknown classes."""
+    skip = say if skip_unreadable else None
+    photos = read_folder(test, shape=data.given.shape, skip=skip, part="test")
+    x, labels = photos.x, np.array([photos.classes[number] for number in photos.labels])
+    known = {*data.y.tolist(), *(reader.before.labels.known if reader.before else ())}
+    fits = np.isin(labels, sorted(known))
+    for text in photos.skipped:
+        say(text)
+    unknown = sorted({*labels[~fits].tolist()})
+    if unknown:
+        say(f"not measured: these classes are unknown: {', '.join(unknown)}")
+    if not fits.any():
+        return data
+    x = reader.embed(x[np.flatnonzero(fits)], data.features)
+    return replace(data, evaluation=(x, labels[fits]))
+
+
+def _was_finished(kept: Path, finished: str, data: CallData) -> bool:
+    """Whether the call was complete and only its checkpoint was left to remove."""
+    if not kept.exists():
+        return False
+    try:
+        about = read_state_file(kept, checkpoints.KIND)["about"]
+        identity = {name: about[name] for name in IDENTITY}
+    except (FileError, KeyError, TypeError):
+        return False
+    return bool(identity["data"] == data.digest() and digest(identity) == finished)
