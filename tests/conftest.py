@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 from collections import defaultdict
 from itertools import combinations
@@ -354,3 +355,16 @@ def example_result(accuracy=1.0, **settings):
         seconds={"train": 0.5, "criterion": 0.1, "evaluate": 0.2, "total": 1.0},
         protocol_version=protocol_version(config),
     )
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Debian's chromium, driven by Playwright; without it the tests that need it are skipped."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no browser: no playwright")
+    found = os.environ.get("GRADMIX_CHROMIUM") or shutil.which("chromium")
+    if not found:
+        pytest.skip("no browser: install chromium, or set GRADMIX_CHROMIUM to a chromium's path")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

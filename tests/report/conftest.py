@@ -1,8 +1,6 @@
-"""Runs that never happened, quickly made, and a real browser."""
+"""Runs that never happened, quickly made."""
 
-import os
 import random
-import shutil
 from dataclasses import fields
 
 import pytest
@@ -106,16 +104,3 @@ def two_hundred_results():
         for place, mix in enumerate((*mixes, "gradmix", "gradmix+"))
         for seed in range(5)
     ]
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Debian's chromium, driven by Playwright; without it the tests that need it are skipped."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no browser: no playwright")
-    found = os.environ.get("GRADMIX_CHROMIUM") or shutil.which("chromium")
-    if not found:
-        pytest.skip("no browser: install chromium, or set GRADMIX_CHROMIUM to a chromium's path")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()

@@ -435,10 +435,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
         return Reader(self, {**learned.basis.params, **here}, learned)
 
-    def _scores(self, X: Any) -> tuple[Learned, Tensor]:
+    def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
         """Return the present knowledge, and its scores of the known classes, (N, K)."""
         learned = self._fitted()
-        return learned, _scores(self._reader_of(learned).read(X), learned)
+        return learned, _scores(self._reader_of(learned).read(X, name), learned)
 
     @property
     def network_(self) -> ClassifierNetwork:

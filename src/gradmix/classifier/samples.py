@@ -102,12 +102,12 @@ class Reader:
         inputs = self._read_like(X, given, features, skip=skip)
         return inputs, features or choose_features(self.params, inputs.layout)
 
-    def read(self, X: Any) -> Inputs:
+    def read(self, X: Any, name: str = "X") -> Inputs:
         """Return samples to predict, as the network takes them."""
         assert self.before is not None
         basis = self.before.basis
         with needing_memory("read X", FEWER_AT_A_TIME):
-            inputs = self._read_like(X, basis.given, basis.features, part="test")
+            inputs = self._read_like(X, basis.given, basis.features, name, part="test")
             return inputs._replace(x=self.embed(inputs.x, basis.features))
 
     def _read_like(

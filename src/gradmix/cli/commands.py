@@ -17,6 +17,7 @@ from gradmix.cli.report import report
 from gradmix.cli.reproduce import reproduce
 from gradmix.cli.results import results
 from gradmix.cli.run import run
+from gradmix.cli.serve import serve
 from gradmix.cli.settings import ManyValues
 from gradmix.cli.sweep import sweep
 from gradmix.cli.terminal import output
@@ -51,6 +52,7 @@ app.command()(learn)
 app.command()(predict)
 app.command()(inspect)
 app.command()(export)
+app.command()(serve)
 app.command(cls=ManyValues)(run)
 app.command(cls=ManyValues)(sweep)
 app.command(cls=ManyValues)(results)

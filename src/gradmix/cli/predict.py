@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gradmix.cli.terminal import messages, output, printable
+
+if TYPE_CHECKING:
+    from gradmix.classifier import IncrementalClassifier
+    from gradmix.classifier.ranking import Ranking
 
 AT_ONCE = 256  # images per batch
 
@@ -18,6 +22,12 @@ def predict(
     model: Annotated[str, typer.Argument(help="File that `gradmix learn` wrote.")],
     images: Annotated[list[str], typer.Argument(help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show per image.")] = 1,
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="Say which images resemble no learned class.")
+    ] = False,
+    false_alarm_rate: Annotated[
+        float, typer.Option(help="Share of images of learned classes that may be called unknown.")
+    ] = 0.05,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Skip images that cannot be read.")
     ] = False,
@@ -28,67 +38,53 @@ def predict(
 ) -> None:
     """Print the most likely class of each image, with its probability."""
     from gradmix.classifier import IncrementalClassifier
+    from gradmix.data.image_folders.given import photo_paths
 
-    paths = find_images(images)
+    paths = [path for text in images for path in photo_paths(text)]
     classifier = IncrementalClassifier.load(model, device=device)
-    found = list(_predictions(classifier, paths, top, skip_unreadable))
+    rate = false_alarm_rate if unknown else None
+    found = [
+        {"file": str(path), **_entry(ranking)}
+        for start in range(0, len(paths), AT_ONCE)
+        for path, ranking in _rankings(
+            classifier, paths[start : start + AT_ONCE], top, rate, skip_unreadable
+        )
+    ]
     if as_json:
         print(json.dumps(found, indent=2))  # noqa: T201
         return
     for entry in found:
         named = ", ".join(f"{row['class']} {row['probability']:.3f}" for row in entry["classes"])
+        named = f"unknown (nearest: {named})" if entry.get("unknown") else named
         output.print(printable(f"{entry['file']}: {named}"), soft_wrap=True, markup=False)
 
 
-def find_images(given: Sequence[str]) -> list[Path]:
-    """Return the given files, and the images in the given folders that `learn` would read."""
-    from gradmix.data.image_folders.classes import image_names
-    from gradmix.data.image_folders.source import FileSource
-    from gradmix.errors import DataNotFoundError, InputError
-
-    paths: list[Path] = []
-    for text in given:
-        path = Path(text)
-        if path.is_dir():
-            found = [path / name for name in image_names(FileSource(path))]
-            if not found:
-                raise InputError(f"{text} has no image files, such as .jpg, .png or .tif")
-            paths += found
-        elif path.is_file():
-            paths.append(path)
-        else:
-            raise DataNotFoundError(f"{text}: no such file or folder")
-    return paths
+def _entry(ranking: Ranking) -> dict[str, Any]:
+    rows = [{"class": label, "probability": share} for label, share in ranking.classes]
+    if ranking.unknown is None:
+        return {"classes": rows}
+    return {"classes": rows, "unknown": ranking.unknown, "novelty": ranking.novelty}
 
 
-def _predictions(
-    classifier: Any, paths: Sequence[Path], top: int, skip_unreadable: bool
-) -> Iterator[dict[str, Any]]:
-    for start in range(0, len(paths), AT_ONCE):
-        part = list(paths[start : start + AT_ONCE])
-        for path, shares in _shares(classifier, part, skip_unreadable):
-            best = (-shares).argsort(kind="stable")[:top]
-            rows = [
-                {"class": classifier.classes_[k].item(), "probability": float(shares[k])}
-                for k in best
-            ]
-            yield {"file": str(path), "classes": rows}
-
-
-def _shares(
-    classifier: Any, paths: list[Path], skip_unreadable: bool
-) -> Iterator[tuple[Path, Any]]:
-    """Return the class probabilities of each readable image."""
+def _rankings(
+    classifier: IncrementalClassifier,
+    paths: Sequence[Path],
+    top: int,
+    rate: float | None,
+    skip_unreadable: bool,
+) -> Iterator[tuple[Path, Ranking]]:
+    """Return the most likely classes of each readable image."""
+    from gradmix.classifier.ranking import rank
     from gradmix.errors import CorruptFileError, DataNotFoundError
 
     try:
-        yield from zip(paths, classifier.predict_proba(paths), strict=True)
+        yield from zip(paths, rank(classifier, paths, top, rate, "images"), strict=True)
     except (CorruptFileError, DataNotFoundError) as error:  # DataNotFoundError: a broken link
         if not skip_unreadable:
             raise type(error)(f"{error}; --skip-unreadable skips such images") from error
         if len(paths) == 1:
             skipped = printable(f"{paths[0]} cannot be read and is skipped")
             messages.print(skipped, soft_wrap=True, markup=False)
-        else:
-            for path in paths:
-                yield from _shares(classifier, [path], skip_unreadable)
+            return
+        for path in paths:
+            yield from _rankings(classifier, [path], top, rate, skip_unreadable)

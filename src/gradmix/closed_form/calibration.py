@@ -17,7 +17,9 @@ LOG_RANGE = math.log(1e4)  # the temperature lies within this factor of the spre
 def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     """Return the T for which softmax(scores / T) has the least cross-entropy (Guo et al. 2017).
 
-    The order of the classes does not change, so neither does the accuracy.
+    The order of the classes does not change, so neither does the accuracy. The labels count as
+    wrong with probability 1 / (B + 1): if all of a few samples are right, certainty would be
+    unfounded.
 
     Args:
         scores: The scores of held-out samples, (B, C). Samples that a head has learned would make
@@ -33,7 +35,7 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     >>> scores = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
     >>> temperature = fit_temperature(scores, torch.tensor([0, 0, 1, 1]))  # three of four right
     >>> (scores[:1] / temperature).softmax(1).round(decimals=2)
-    tensor([[0.7500, 0.2500]])
+    tensor([[0.7000, 0.3000]])
     """
     if len(scores) == 0 or len(scores) != len(labels):
         raise InputError(f"scores has {len(scores)} rows and labels {len(labels)}; both need n ≥ 1")
@@ -44,8 +46,11 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     if spread == 0:
         return 1.0
 
+    smoothing = 1 / (len(rows) + 1)
+
     def error(log_temperature: float) -> float:
-        return float(F.cross_entropy(rows / (spread * math.exp(log_temperature)), targets))
+        scaled = rows / (spread * math.exp(log_temperature))
+        return float(F.cross_entropy(scaled, targets, label_smoothing=smoothing))
 
     found = minimize_scalar(error, bounds=(-LOG_RANGE, LOG_RANGE), method="bounded")
     return spread * math.exp(float(found.x))

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from gradmix.data.arrays import CHANNELS, plain_tensor
 from gradmix.data.image_folders.classes import image_names
-from gradmix.data.image_folders.read import read_all
+from gradmix.data.image_folders.decode import read_headers
+from gradmix.data.image_folders.read import read_all, refuse_any
 from gradmix.data.image_folders.source import LARGEST_FILE, FileSource
 from gradmix.data.paths import checked_path
 from gradmix.data.torch_dataset import bytes_of
@@ -81,6 +82,18 @@ def read_photos(
     return read_all(source, source.names, shape=shape, size=size, largest=largest)
 
 
+def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:
+    """Return the width and height of photos without decoding them.
+
+    Raises:
+        CorruptFileError: A photo cannot be read; the message names it.
+    """
+    source = GivenPhotos(items, name)
+    headers, unreadable = read_headers(source, source.names)
+    refuse_any(unreadable)
+    return [headers[row][:2] for row in range(len(source.names))]
+
+
 class GivenPhotos:
     """Photos by number, in place of a `FileSource`."""
 
@@ -119,7 +132,8 @@ def _number(name: str) -> int:
 def _photos_of(item: Any, where: str) -> list[tuple[str, Path | bytes | Image.Image]]:
     """Return the photos of an item, each with its name in messages."""
     if isinstance(item, (str, os.PathLike)):
-        return _photos_at(checked_path(item), where)
+        place = f" ({where})" if where.endswith("]") else ""
+        return [(f"{path}{place}", path) for path in photo_paths(item)]
     if isinstance(item, (bytes, bytearray, memoryview)):
         return [(where, bytes(item))]
     if hasattr(item, "read"):
@@ -131,15 +145,22 @@ def _photos_of(item: Any, where: str) -> list[tuple[str, Path | bytes | Image.Im
     raise InputError(f"{where} is a {type(item).__name__}; a photo is {PHOTO_KINDS}")
 
 
-def _photos_at(path: Path, where: str) -> list[tuple[str, Path | bytes | Image.Image]]:
-    if os.path.isdir(path):
-        found = [path / name for name in image_names(FileSource(path))]
-        if not found:
-            raise InputError(f"{path} has no image files, such as .jpg, .png or .tif")
-        return [(str(file), file) for file in found]
-    if not os.path.isfile(path):
+def photo_paths(given: str | os.PathLike[str]) -> list[Path]:
+    """Return the path of a photo, or the paths of all photos in a folder, sorted by name.
+
+    Raises:
+        DataNotFoundError: There is no such file or folder.
+        InputError: The folder has no photos.
+    """
+    path = checked_path(given)
+    if os.path.isfile(path):
+        return [path]
+    if not os.path.isdir(path):
         raise DataNotFoundError(f"{path}: no such file or folder")
-    return [(f"{path} ({where})" if where.endswith("]") else str(path), path)]
+    found = [path / name for name in image_names(FileSource(path))]
+    if not found:
+        raise InputError(f"{path} has no image files, such as .jpg, .png or .tif")
+    return found
 
 
 def _content(file: Any, where: str) -> bytes:

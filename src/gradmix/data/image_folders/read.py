@@ -115,14 +115,15 @@ def read_all(
     resize = True
     if shape is None:
         headers, unreadable = read_headers(source, names)
-        _refuse_any(unreadable)
+        refuse_any(unreadable)
         shape, resize = _shape_of(headers.values(), size, largest)
     x, unreadable = _decode(source, names, range(len(names)), shape, resize)
-    _refuse_any(unreadable)
+    refuse_any(unreadable)
     return x
 
 
-def _refuse_any(unreadable: Sequence[UnreadableImage]) -> None:
+def refuse_any(unreadable: Sequence[UnreadableImage]) -> None:
+    """Raise CorruptFileError, which names the first, if there are unreadable photos."""
     if unreadable:
         more = f" and {len(unreadable) - 1} more cannot be read" if len(unreadable) > 1 else ""
         raise CorruptFileError(f"{unreadable[0].message}{more}")

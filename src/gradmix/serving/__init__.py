@@ -1,0 +1,1 @@
+"""A model file as a web page and a small JSON API; needs the extra `gradmix[serve]`."""
