@@ -262,6 +262,7 @@ def _make_training(
     exemplars=3,
     criterion="auto",
     mix_settings=None,
+    selection=None,
     transforms=(),
     **settings,
 ):
@@ -276,6 +277,7 @@ def _make_training(
         exemplars_per_class=budget.get("exemplars_per_class"),
         memory_total=budget.get("total"),
         criterion=CriterionSettings(criterion_exemplars=3, criterion=criterion),
+        selection=selection,
     )
     outputs = len(benchmark.tasks[0].classes) if design.grows else benchmark.num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]

@@ -58,10 +58,13 @@ class MixSettings(Settings):
 
 
 class MemorySettings(Settings):
-    """How many samples the memory keeps; a total replaces the number per class."""
+    """What the memory keeps; a total replaces the number per class."""
 
     exemplars_per_class: Whole | None = setting(32, "Memory per class.", PAPER, ge=1)
     memory_total: Whole | None = setting(None, "Memory in total, instead of per class.", ge=1)
+    exemplar_selection: Literal["random", "herding", "kmeans", "kmeans-inputs"] | None = setting(
+        None, "How exemplars are chosen; None: the method's own rule, mostly random.", PAPER
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -114,7 +117,7 @@ class StreamSettings(Settings):
     class_order: ClassOrder = setting(
         "natural", "natural, seed:1993, or all classes in order, such as 3,1,0,2.", PAPER
     )
-    transforms: Names = setting((), "Augmentation: crop, flip, randaugment, or none.")
+    transforms: Names = setting((), "Augmentation: affine, crop, flip, randaugment, or none.")
     validation: Whole = setting(0, "Training samples to hold out.", PAPER, ge=0)
     evaluate_on: Literal["test", "validation"] = setting("test", "Data to evaluate on.", PAPER)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from gradmix.data.augment import OPERATIONS, RandAugment, random_crop, random_flip
+from gradmix.data.augment import OPERATIONS, RandAugment, RandomAffine, random_crop, random_flip
 from gradmix.errors import InputError
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 7, 13), (3, 33, 17), (3, 1, 1), (1, 2, 5), (3, 9, 2)]
@@ -464,3 +464,70 @@ def test_wrong_choices_are_refused():
     for wrong in (-1, 14):
         with pytest.raises(InputError, match=rf"operation holds .*{wrong}.*; .* 0 to 13"):
             RandAugment().apply(x, torch.tensor([3, wrong]), torch.zeros(2))
+
+
+# --- affine maps ----------------------------------------------------------------------------------
+
+
+def only(**strengths):
+    return RandomAffine(**{"degrees": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0, **strengths})
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_affine_map_without_strength_changes_nothing(shape):
+    x = random_images(9, shape)
+    assert torch.equal(only()(x, generator=generator()), x)
+
+
+def test_a_rotation_by_half_a_turn_mirrors_both_axes(monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.ones(shape))  # the largest
+    for shape in ((1, 8, 8), (3, 6, 10)):
+        x = random_images(4, shape)
+        assert torch.equal(only(degrees=180.0)(x, generator=generator()), x.flip(2, 3))
+
+
+def test_the_largest_shift_is_a_share_of_the_side(monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.ones(shape))
+    x = random_images(3, (1, 8, 20))
+    moved = only(shift=0.25)(x, generator=generator())  # 2 rows and 5 columns up and to the left
+    assert torch.equal(moved[:, :, :6, :15], x[:, :, 2:, 5:])
+    assert not moved[:, :, 6:].any()
+    assert not moved[:, :, :, 15:].any()
+
+
+@pytest.mark.parametrize(
+    ("strengths", "inverse"),
+    [({"degrees": 30.0}, (30.0, 1.0, 0.0)), ({"scale": 0.2}, (0.0, 1.2, 0.0))],
+)
+def test_affine_maps_are_those_of_pillow(strengths, inverse, monkeypatch):
+    """Up to rounding, away from the edges: Pillow interpolates bilinearly as well."""
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.ones(shape))
+    x = random_images(2, (1, 24, 24))
+    degrees, zoom, _ = inverse
+    cos, sin = (f(math.radians(degrees)) / zoom for f in (math.cos, math.sin))
+    map_ = (cos, -sin, 12 - 12 * cos + 12 * sin, sin, cos, 12 - 12 * sin - 12 * cos)
+    moved = only(**strengths)(x, generator=generator())
+    for ours, image in zip(moved, x, strict=True):
+        kind = Image.Transform.AFFINE
+        theirs = to_pillow(image).transform((24, 24), kind, map_, Image.Resampling.BILINEAR)
+        inner = slice(6, 18)
+        gap = ours.int() - from_pillow(theirs).int()
+        assert gap[:, inner, inner].abs().max() <= 1
+
+
+def test_affine_maps_draw_for_every_sample_from_the_generator_alone():
+    x = random_images(1, (1, 12, 12)).repeat(20, 1, 1, 1)
+    before = torch.get_rng_state()
+    first, second, other = (RandomAffine()(x, generator=generator(seed)) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert len(first.flatten(1).unique(dim=0)) == 20
+    assert first.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("bad", [{"degrees": -1.0}, {"scale": 1.0}, {"shift": 2.0}])
+def test_affine_strengths_out_of_range_are_refused(bad):
+    (name,) = bad
+    with pytest.raises(InputError, match=f"{name} is"):
+        RandomAffine(**bad)

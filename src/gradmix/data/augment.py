@@ -1,4 +1,4 @@
-"""Random transforms of whole batches: RandAugment, crops and flips.
+"""Random transforms of whole batches: RandAugment, affine maps, crops and flips.
 
 They take stored images before normalisation, uint8 (N, C, H, W) with one or three channels, on any
 device. No code runs once per sample. Draws are made on the generator's device. RandAugment must
@@ -8,6 +8,7 @@ accelerator needs no synchronisation; with one on the accelerator, one per call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -88,6 +89,54 @@ class RandAugment:
                 x[i:j] = function(x[i:j], negative[i:j])
 
 
+@dataclass(frozen=True)
+class RandomAffine:
+    """Rotate, scale, shear and shift every image a little, about its centre.
+
+    Every sample draws all four uniformly. Pixels are interpolated bilinearly, black outside the
+    image.
+
+    Args:
+        degrees: Largest rotation to either side.
+        scale: Largest relative change of size.
+        shear: Largest horizontal shear, in pixels per pixel.
+        shift: Largest shift, as a share of the side.
+    """
+
+    degrees: float = 10.0
+    scale: float = 0.1
+    shear: float = 0.1
+    shift: float = 0.08
+
+    def __post_init__(self) -> None:
+        for name in ("degrees", "scale", "shear", "shift"):
+            value, limit = getattr(self, name), 180 if name == "degrees" else 0.99
+            if not 0 <= value <= limit:
+                raise InputError(f"{name} is {value!r}; it must be from 0 to {limit}")
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Return the transformed images, in new memory."""
+        _check_images(x)
+        drawn = torch.rand(5, len(x), generator=generator, device=generator.device)
+        drawn = drawn.mul_(2).sub_(1).to(x.device, non_blocking=True)  # from -1 to 1
+        theta = self._maps(drawn, x.shape[3] / x.shape[2])
+        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+        moved = F.grid_sample(x.float(), grid, align_corners=False)
+        return moved.round_().to(torch.uint8)
+
+    def _maps(self, drawn: Tensor, aspect: float) -> Tensor:
+        """Return where each pixel comes from, in coordinates from -1 to 1, (N, 2, 3)."""
+        angle, scale, shear, right, down = drawn
+        angle, shear = angle * (math.pi / 180 * self.degrees), shear * self.shear
+        zoom = 1 / (1 + scale * self.scale)
+        cos, sin = angle.cos() * zoom, angle.sin() * zoom
+        rows = [
+            torch.stack([cos, (cos * shear - sin) / aspect, 2 * self.shift * right], dim=1),
+            torch.stack([sin * aspect, sin * shear + cos, 2 * self.shift * down], dim=1),
+        ]
+        return torch.stack(rows, dim=1)
+
+
 def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:
     """Return each image shifted at random by up to `padding` pixels in both directions.
 
@@ -135,6 +184,7 @@ def _check_images(x: Tensor) -> None:
 
 
 TRANSFORMS: dict[str, Callable[..., Tensor]] = {
+    "affine": RandomAffine(),
     "crop": random_crop,
     "flip": random_flip,
     "randaugment": RandAugment(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from gradmix.memory.diversity import GreedyBuffer, gradient_directions
-from gradmix.memory.herding import herding_ranks
-from gradmix.memory.replay import ReplayMemory, random_priority
+from gradmix.memory.replay import ReplayMemory
+from gradmix.memory.selection import class_priorities, herding_ranks, random_priority
 
 __all__ = [
     "GreedyBuffer",
     "ReplayMemory",
+    "class_priorities",
     "gradient_directions",
     "herding_ranks",
     "random_priority",

@@ -32,6 +32,7 @@ class ReplayMemory:
             paper.
         total: Exemplars in total, shared equally. The first classes take the remainder, and old
             classes give up exemplars when new ones arrive. Give exactly one of the two.
+        selection: The rule by which methods choose exemplars; None is the method's own.
 
     >>> memory = ReplayMemory(exemplars_per_class=2)
     >>> x, y = torch.arange(6.0)[:, None], torch.tensor([0, 0, 0, 1, 1, 1])
@@ -40,7 +41,13 @@ class ReplayMemory:
     ([1.0, 2.0, 3.0, 4.0], [0, 0, 1, 1])
     """
 
-    def __init__(self, *, exemplars_per_class: int | None = None, total: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        exemplars_per_class: int | None = None,
+        total: int | None = None,
+        selection: str | None = None,
+    ) -> None:
         if (exemplars_per_class is None) == (total is None):
             raise InputError(
                 f"exemplars_per_class is {exemplars_per_class} and total is {total}; "
@@ -50,7 +57,7 @@ class ReplayMemory:
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; a memory holds at least 1")
         self.exemplars_per_class = exemplars_per_class
-        self.total = total
+        self.total, self.selection = total, selection
         self.x = torch.empty(0)
         self.y = torch.empty(0, dtype=torch.int64)
         self.extras: dict[str, Tensor] = {}  # further rows of every exemplar, by name
@@ -202,11 +209,6 @@ class ReplayMemory:
                 )
         self.x, self.y, self._priority = x, y, priority
         self.extras = dict(state["extras"])
-
-
-def random_priority(count: int, generator: torch.Generator) -> Tensor:
-    """Return priorities that keep a uniform sample; in float64, so that ties do not happen."""
-    return torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
 
 
 def first_of_each_class(labels: Tensor, priority: Tensor, quota: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.criterion import PairSelector, evaluating, find_head
+from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.memory import ReplayMemory, random_priority
+from gradmix.memory import ReplayMemory, class_priorities, random_priority
 from gradmix.methods.optimizer import (
     OPTIMIZERS,
     check_optimizer,
@@ -82,6 +83,7 @@ class Method(ABC):
     replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
     trains: ClassVar[bool] = True  # whether there are epochs of training
     plans: ClassVar[bool] = True  # whether `plan_epoch` returns a plan
+    selection: ClassVar[str | None] = "random"  # rule for exemplars; None if it is fixed
     extras: ClassVar[frozenset[str]] = frozenset()  # what the memory stores beside the samples
 
     def __init__(
@@ -130,6 +132,15 @@ class Method(ABC):
             raise InputError(
                 f"mix has {recipe.partners!r} partners, which protect a memory, and "
                 f"{cls.__name__} replays none; give a mix without gradients"
+            )
+
+    @classmethod
+    def check_selection(cls, rule: str | None) -> None:
+        """Raise InputError for a rule of selection that this method cannot follow."""
+        if rule is not None and cls.selection is None:
+            raise InputError(
+                f"exemplar_selection is {rule!r}, but {cls.__name__} "
+                f"{'has its own rule' if cls.replays else 'keeps no exemplars'}; omit it"
             )
 
     # --- the network ------------------------------------------------------------------------
@@ -226,8 +237,22 @@ class Method(ABC):
         self.new, self.plan = new, self.plan_epoch(new)
 
     def end_task(self, new: Samples) -> None:
-        """Store random exemplars of every new class (Algorithm 1, steps 26 and 27)."""
-        self.memory.add(new, random_priority(len(new.y), self.streams.device("memory")))
+        """Store exemplars of every new class (Algorithm 1, steps 26 and 27)."""
+        self.memory.add(new, self.priorities(new))
+
+    def priorities(self, new: Samples) -> Tensor:
+        """Return the priorities of the new samples by the rule of selection, (N,)."""
+        rule, generator = self.memory.selection or self.selection, self.streams.device("memory")
+        if rule == "random":
+            return random_priority(len(new.y), generator)
+        index = torch.arange(len(new.y), device=new.y.device)  # they come first in the pool
+        if rule == "kmeans-inputs":
+            features = self.pool.inputs(index).flatten(1)
+        else:
+            features = embed_rows(self.model, self.head, self.pool.inputs, index)
+        quota = self.memory.quota(torch.cat([self.memory.y, new.y]).unique())
+        kind = "herding" if rule == "herding" else "kmeans"
+        return class_priorities(kind, features, new.y, quota, generator)
 
     # --- prediction -------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class ClosedForm(Method):
     """
 
     replays: ClassVar[bool] = False
+    selection: ClassVar[str | None] = None
     trains: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:

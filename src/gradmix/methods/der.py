@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.memory import random_priority
 from gradmix.methods.base import Options
 from gradmix.methods.er import ER
 from gradmix.types import Samples
@@ -80,8 +79,8 @@ class DER(ER):
         return squares.sum() / there.sum()
 
     def end_task(self, new: Samples) -> None:
-        """Store random exemplars with their present outputs."""
-        priority = random_priority(len(new.y), self.streams.device("memory"))
+        """Store exemplars with their present outputs."""
+        priority = self.priorities(new)
         outputs = self.memory_logits(new)
         width = max(
             self.memory.extras["logits"].shape[1] if len(self.memory) else 0, outputs.shape[1]

@@ -19,6 +19,7 @@ class FineTuning(ER):
     """
 
     replays: ClassVar[bool] = False
+    selection: ClassVar[str | None] = None
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Use batches of new samples only."""

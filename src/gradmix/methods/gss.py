@@ -6,7 +6,7 @@ NeurIPS 2019, the greedy form; reference code rahafaljundi/Gradient-based-Sample
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class GSS(ER):
 
     Mixing and criterion: as in ER; only storage differs.
     """
+
+    selection: ClassVar[str | None] = None
 
     def end_task(self, new: Samples) -> None:
         """Pass the task's samples through the buffers of their classes and store the survivors."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from gradmix.criterion import embed, find_head
 from gradmix.errors import InputError
-from gradmix.memory import herding_ranks
 from gradmix.methods.base import Stage
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft
@@ -33,6 +32,8 @@ class ICaRL(ER):
     network's answers to the mixed input. Criterion: the trained head, with the softmax form of its
     gradients, although the loss is binary and predictions use means.
     """
+
+    selection: ClassVar[str | None] = "herding"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,21 +69,9 @@ class ICaRL(ER):
         return answers
 
     def end_task(self, new: Samples) -> None:
-        """Herd exemplars of every new class; the next prediction computes class means again.
-
-        The more samples of a class a task has, the more of its exemplars come from there.
-        """
+        """Herd exemplars of every new class; the next prediction computes class means again."""
         self._means = None
-        index = torch.arange(len(new.y), device=new.y.device)
-        features = embed(self.model, self.head, self.pool.inputs(index), new.y).embeddings
-        ranks = torch.empty(len(new.y), dtype=torch.float64, device=new.y.device)
-        classes = new.y.unique()
-        quota = self.memory.quota(torch.cat([self.memory.y.unique(), classes]).unique())
-        for label in classes.tolist():
-            rows = new.y == label
-            ranks[rows] = herding_ranks(features[rows], int(quota[label]))
-            ranks[rows] = (ranks[rows] + 0.5) / len(features[rows])  # as a share of the class
-        self.memory.add(new, ranks)
+        super().end_task(new)
 
     def class_means(self) -> tuple[Tensor, Tensor]:
         """Return the classes in memory, (K,), and the means of their embeddings, (K, d).

@@ -27,6 +27,7 @@ class Joint(ER):
     """
 
     replays: ClassVar[bool] = False
+    selection: ClassVar[str | None] = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

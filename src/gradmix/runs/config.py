@@ -59,6 +59,7 @@ class RunConfig(RunSettings):
             raise InputError(f"alpha is {self.alpha}, but mix 'none' has no mixing ratio")
         method = find_method(self.method)
         method.check_mix(self.recipe)
+        method.check_selection(self.exemplar_selection)
         read_options(method.options_type, dict(self.options))
         check_optimizer(self.optimizer)
         return self

@@ -162,6 +162,7 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
         config.exemplars_per_class,
         config.memory_total,
         config.part(CriterionSettings),
+        config.exemplar_selection,
     )
     num_classes = len(benchmark.class_names)
     outputs = len(benchmark.tasks[0].classes) if design.grows else num_classes

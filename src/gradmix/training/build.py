@@ -40,6 +40,7 @@ class Design:
     exemplars_per_class: int | None  # memory that grows with the classes …
     memory_total: int | None  # … or a fixed total
     criterion: CriterionSettings = field(default_factory=CriterionSettings)
+    selection: str | None = None  # rule for exemplars; None is the method's own
 
     @property
     def grows(self) -> bool:
@@ -77,13 +78,21 @@ class Design:
         mixer = Mixer(self.recipe, num_classes, host=host, generator=generator, mix_points=points)
         return kind(
             model,
-            ReplayMemory(exemplars_per_class=self.exemplars_per_class, total=self.memory_total),
+            self._memory(),
             mixer,
             self._selector(streams),
             self.settings,
             streams,
             Normalise(mean, std, device),
             read_options(kind.options_type, dict(self.options)),
+        )
+
+    def _memory(self) -> ReplayMemory:
+        find_method(self.method).check_selection(self.selection)
+        return ReplayMemory(
+            exemplars_per_class=self.exemplars_per_class,
+            total=self.memory_total,
+            selection=self.selection,
         )
 
     def _selector(self, streams: RandomStreams) -> PairSelector:
