@@ -40,6 +40,10 @@ class ExperimentSettings(Settings):
     method: Text = setting("er", "Basis method; see `gradmix list`.", PAPER)
     seed: Seed = setting(0, "Seed of weights, batches, memory and mixing.", ge=0)
     model: Text = setting("mlp", "Network; see `gradmix list`.", PAPER)
+    finetune: Literal["none", "last", "all"] = setting(
+        "none", "Layers of a pretrained network that train: none, the last blocks, or all."
+    )
+    weights: Text | None = setting(None, "File with weights of the network to start from.")
     options: Options = setting((), "Settings of the method itself, such as alpha=0.3.")
 
 
@@ -79,6 +83,9 @@ class TrainingSettings(Settings):
     epochs: Whole = setting(20, "Passes over the data of each task.", PAPER, ge=1)
     optimizer: Text = setting("sgd", "Optimizer: sgd, adam or adamw.", PAPER)
     lr: Number = setting(0.01, "Learning rate; the highest of a schedule.", PAPER, gt=0)
+    backbone_lr_scale: Number = setting(
+        0.1, "Learning rate of pretrained layers, as a multiple of lr.", gt=0, le=1
+    )
     momentum: Number = setting(0.9, "Momentum of SGD.", ge=0, lt=1)
     weight_decay: Number = setting(0.0, "Weight decay.", PYTORCH, ge=0)
     schedule: Literal["steps", "constant", "cosine", "one-cycle"] = setting(
@@ -280,6 +287,9 @@ The paper does not mention transforms; crops and flips for photos are our choice
 
 FOLDER_PRESET: dict[str, Any] = {**_PHOTOS, "epochs": 50}
 """Defaults for folders of photos: those of CIFAR-10."""
+
+PRETRAINED_PRESET: dict[str, Any] = {"epochs": 5, "transforms": ("crop", "flip")}
+"""Defaults for pretrained networks, in place of those of the data set."""
 
 
 def check(name: str, value: Any) -> Any:

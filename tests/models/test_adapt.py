@@ -226,12 +226,11 @@ def test_long_lists_of_names_are_cut():
         load_backbone(ResNet18(3, width=1), {})
 
 
-def test_paths_are_safetensors_or_refused(tmp_path):
+def test_files_that_are_no_weights_are_refused(tmp_path):
     network = MLP(6, 3, (4,))
     pickled = tmp_path / "weights.pt"
     torch.save(network.state_dict(), pickled)
-    with pytest.raises(InputError, match=r"weights.pt.*must end in .safetensors"):
-        load_backbone(network, pickled)
+    load_backbone(network, pickled)
     with pytest.raises(InputError, match="there is no such file"):
         load_backbone(network, tmp_path / "none.safetensors")
     broken = tmp_path / "broken.safetensors"

@@ -17,6 +17,7 @@ from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory, class_priorities, random_priority
+from gradmix.methods.closed_form_start import start_from_closed_form
 from gradmix.methods.optimizer import (
     OPTIMIZERS,
     check_optimizer,
@@ -26,6 +27,7 @@ from gradmix.methods.optimizer import (
 )
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer, Plan
+from gradmix.models.finetune import FineTuned
 from gradmix.models.heads import drop_output, grow_head
 from gradmix.models.weights import load_weights
 from gradmix.randomness import RandomStreams
@@ -181,10 +183,15 @@ class Method(ABC):
         return [Stage("train", self.settings.epochs)]
 
     def begin_task(self, pool: Pool, seen: int) -> None:
-        """Start a task with its data and the memory; `seen` classes are known with it."""
+        """Start a task with its data and the memory; `seen` classes are known with it.
+
+        A pretrained network that is fine-tuned starts every task from a head in closed form.
+        """
         self.grow(seen)
         self.seen = seen
         self.set_pool(pool)
+        if isinstance(self.model, FineTuned):
+            start_from_closed_form(self.model, self.head, pool)
 
     def set_pool(self, pool: Pool) -> None:
         """Take the data of a task that begins or resumes."""
@@ -207,15 +214,22 @@ class Method(ABC):
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """Return a new optimizer for the current stage."""
-        groups = [{"params": self.parameters()}]
-        return OPTIMIZERS[self.settings.optimizer](groups, self.settings)
+        return OPTIMIZERS[self.settings.optimizer](self.parameter_groups(), self.settings)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the trained parameters; those of a pretrained backbone have a lower rate."""
+        if not isinstance(self.model, FineTuned):
+            return [{"params": self.parameters()}]
+        scale = self.settings.backbone_lr_scale
+        backbone = {"params": self.model.pretrained_parameters(), "lr_scale": scale}
+        return [{"params": list(self.head.parameters())}, backbone]
 
     def set_lr(self, done: float, step: float) -> None:
         """Set the learning rate of a step; see `lr_factor`."""
         assert self.optimizer is not None
         lr = self.settings.lr * lr_factor(self.settings, done, step, self.stage.epochs)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_scale", 1.0)
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of logits (B, C) with labels, smoothed as the settings say.

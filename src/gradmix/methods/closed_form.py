@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from gradmix.closed_form import SLDA, ClosedFormHead, NearestMean, Ridge, fit_temperature
 from gradmix.errors import FileError, InputError
 from gradmix.methods.base import Method, Options, Stage
+from gradmix.methods.closed_form_start import every_tenth
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Plan
 from gradmix.models.network import Network
@@ -82,7 +83,7 @@ class ClosedForm(Method):
     def end_task(self, new: Samples) -> None:
         """Add the task's samples to the sums; a tenth of them calibrates the scores first."""
         index = torch.arange(len(new.y), device=new.y.device)  # they come first in the pool
-        held = _every_tenth(new.y)
+        held = every_tenth(new.y)
         self._add(index[~held])
         self._calibrate(index[held] if bool(held.any()) else index)
         self._add(index[held])
@@ -173,14 +174,6 @@ class _SolvedHead(nn.Module):
         """Return scores, (B, C)."""
         features: Tensor = self.features(x.flatten(1))
         return features @ self.weight + self.bias
-
-
-def _every_tenth(y: Tensor) -> Tensor:
-    """Return a mask of the fifth, fifteenth, … sample of every class, (N,)."""
-    held = torch.zeros_like(y, dtype=torch.bool)
-    for label in y.unique().tolist():
-        held[(y == label).nonzero().flatten()[4::10]] = True
-    return held
 
 
 @dataclass(frozen=True)

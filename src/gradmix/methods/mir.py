@@ -74,9 +74,11 @@ class MIR(ER):
         loss = self.cross_entropy(outputs, new.y)
         gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         assert self.optimizer is not None
-        lr = self.optimizer.param_groups[0]["lr"]
+        rates = {
+            id(p): group["lr"] for group in self.optimizer.param_groups for p in group["params"]
+        }
         moved = parameters | {
-            name: value.detach() - lr * gradient
+            name: value.detach() - rates[id(value)] * gradient
             for (name, value), gradient in zip(trained.items(), gradients, strict=True)
             if gradient is not None
         }

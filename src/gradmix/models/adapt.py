@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike, fspath
+from copy import deepcopy
+from os import PathLike
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from gradmix.errors import CorruptFileError, InputError
+from gradmix.errors import InputError
+from gradmix.models._weight_files import read_weights
 from gradmix.models.network import Mix, Network
 
 Source = Mapping[str, Tensor] | nn.Module | str | PathLike[str]
@@ -67,8 +70,7 @@ class Adapted(nn.Module):
                     "(see gradmix.models.adapt on how to write a Network)"
                 )
             x = mix(x)
-        logits: Tensor = self.module(x)
-        return logits
+        return tensor_of(self.module(x), "logits")
 
 
 def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted:
@@ -125,6 +127,46 @@ def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted
     return Adapted(module, names[-1])
 
 
+def tensor_of(output: object, *names: str) -> Tensor:
+    """Return a module's output, or the first attribute of it that is a tensor.
+
+    Args:
+        output: A tensor, or the output of a Hugging Face module.
+        names: Attributes, such as "logits".
+
+    Raises:
+        InputError: If there is no tensor.
+    """
+    for value in (output, *(getattr(output, name, None) for name in names)):
+        if isinstance(value, Tensor):
+            return value
+    wanted = " or ".join(f".{name}" for name in names)
+    raise InputError(
+        f"the model returned a {type(output).__name__}; it must return a tensor, or an object "
+        f"with {wanted}"
+    )
+
+
+def without_head(module: nn.Module, x: Tensor) -> nn.Module:
+    """Return a copy of a module that stops before its final linear layer.
+
+    A module whose output for `x` is not the output of its last `nn.Linear` is returned as it is.
+    """
+    linears = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    if not linears or not linears[-1]:
+        return module
+    shorter = deepcopy(module)
+    head = shorter.get_submodule(linears[-1])
+    shorter.set_submodule(linears[-1], nn.Identity())
+    names = ("last_hidden_state", "logits")
+    try:
+        embedding, output = tensor_of(shorter(x), *names), tensor_of(module(x), *names)
+        is_head = embedding.ndim == 2 and torch.allclose(head(embedding), output, atol=1e-5)
+    except (InputError, RuntimeError):  # the layers after it need its output
+        return module
+    return shorter if is_head else module
+
+
 def load_backbone(
     network: Network | Adapted, source: Source, rename: Mapping[str, str] | None = None
 ) -> None:
@@ -132,8 +174,9 @@ def load_backbone(
 
     Args:
         network: The network.
-        source: A state dict, a module, or the path of a `.safetensors` file. Tensors are matched
-            by name and shape; those of its head are skipped.
+        source: A state dict, a module, or the path of a file (`.safetensors`, or a state dict
+            that `torch.load` reads with `weights_only=True`). Tensors are matched by name and
+            shape; those of its head are skipped.
         rename: Replaces beginnings of the source's names. `TORCHVISION_NAMES` in
             `gradmix.models.resnet` loads torchvision's resnet18.
 
@@ -187,25 +230,7 @@ def _tensors(source: Source) -> Mapping[str, Tensor]:
             if not isinstance(tensor, Tensor):
                 raise InputError(f"source[{name!r}] is a {type(tensor).__name__}, not a tensor")
         return source
-    return _read_safetensors(fspath(source))
-
-
-def _read_safetensors(path: str) -> Mapping[str, Tensor]:
-    """Read a file of tensors; pickles, which can run code, are refused."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not path.endswith(".safetensors"):
-        raise InputError(
-            f"source is {path!r}; a path must end in .safetensors (convert a pickled checkpoint "
-            "with safetensors.torch.save_file where you trust it, or pass its state dict)"
-        )
-    try:
-        return load_file(path)
-    except FileNotFoundError as error:
-        raise InputError(f"source is {path!r}; there is no such file") from error
-    except (SafetensorError, OSError) as error:
-        raise CorruptFileError(f"{path!r} cannot be read as safetensors: {error}") from error
+    return read_weights(source)
 
 
 def _listed(names: list[str], limit: int = 8) -> str:

@@ -14,10 +14,12 @@ from os import PathLike
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.models._weight_files import Package, digest_of, package_weights, read_weights
+from gradmix.models.adapt import tensor_of, without_head
 from gradmix.models.efficientnet_lite import EfficientNetLite0
 
 TIMM = "timm/"  # the prefix of timm's model names
@@ -54,14 +56,34 @@ class Backbone:
         std = torch.tensor(self.std, device=photos.device).view(-1, 1, 1) * scale
         return (photos.float() - mean) / std
 
+    def fit(self, photos: Tensor) -> Tensor:
+        """Return photos (B, C, H, W) as RGB of the input size: resized, then cut to the centre."""
+        if photos.ndim != 4 or photos.shape[1] not in (1, 3, 4):
+            raise InputError(
+                f"photos have shape {tuple(photos.shape)}; give (B, C, H, W) with C of 1, 3 or 4"
+            )
+        rgb = photos.expand(-1, 3, -1, -1) if photos.shape[1] == 1 else photos[:, :3]
+        size, (height, width) = self.input_size, rgb.shape[2:]
+        if (height, width) == (size, size):
+            return rgb
+        scale = size / min(height, width)
+        shape = [max(size, round(side * scale)) for side in (height, width)]
+        resized = F.interpolate(
+            rgb.float(), shape, mode="bilinear", antialias=True, align_corners=False
+        )
+        top, left = ((side - size) // 2 for side in shape)
+        cut = resized[:, :, top : top + size, left : left + size]
+        return cut.round().to(torch.uint8) if photos.dtype == torch.uint8 else cut
+
     def embed(self, photos: Tensor) -> Tensor:
-        """Return the embeddings (B, d) of photos (B, 3, H, W), uint8 or from 0 to 1.
+        """Return the embeddings (B, d) of photos (B, C, H, W), uint8 or from 0 to 1, of any size.
 
         The module is put into evaluation mode, and no gradients are recorded.
         """
         self.module.eval()
         with torch.inference_mode():
-            inputs = self.normalise(photos).contiguous(memory_format=torch.channels_last)
+            inputs = self.normalise(self.fit(photos))
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
             embeddings: Tensor = self.module(inputs)
         return embeddings.clone()
 
@@ -100,6 +122,11 @@ PRETRAINED: dict[str, Pretrained] = {
 """The pretrained backbones by name."""
 
 
+def is_pretrained(model: object) -> bool:
+    """Whether a model is the name of a pretrained backbone."""
+    return isinstance(model, str) and (model in PRETRAINED or model.startswith(TIMM))
+
+
 def load_pretrained(
     model: str | nn.Module,
     *,
@@ -111,7 +138,8 @@ def load_pretrained(
     Args:
         model: A name of `PRETRAINED`, "timm/NAME" (extra `gradmix[timm]`), or a module that maps
             photos to embeddings (B, d), feature maps (B, d, h, w), or a Hugging Face output with
-            `.last_hidden_state` or `.logits`.
+            `.last_hidden_state` or `.logits`. If its output is that of a final linear layer, the
+            embedding is the input of that layer.
         weights: A local file with the weights, instead of the published ones. It is a
             safetensors file, or a state dict that `torch.load(..., weights_only=True)` reads.
         input_size: The height and width of photos, in pixels. Default: the backbone's own.
@@ -159,11 +187,12 @@ def from_module(
     """
     if weights is not None:
         load_exactly(module, read_weights(weights))
-    adapted = _frozen(Embedding(module))
-    with torch.inference_mode():
-        size = adapted(torch.zeros(1, len(mean), input_size, input_size)).shape[1]
-    label = name or type(module).__name__
-    return Backbone(adapted, size, input_size, mean, std, label, digest_of(module))
+    digest, label = digest_of(module), name or type(module).__name__
+    photo = torch.zeros(1, len(mean), input_size, input_size)
+    with torch.no_grad():
+        adapted = _frozen(Embedding(without_head(module.eval(), photo)))
+        size = adapted(photo).shape[1]
+    return Backbone(adapted, size, input_size, mean, std, label, digest)
 
 
 def from_timm(
@@ -196,7 +225,7 @@ class Embedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the embeddings, (B, d)."""
-        output = _tensor_of(self.module(x))
+        output = tensor_of(self.module(x), "last_hidden_state", "logits")
         if output.ndim == 4:
             return output.mean((2, 3))
         if output.ndim == 3:
@@ -209,28 +238,17 @@ class Embedding(nn.Module):
         return output
 
 
-def _tensor_of(output: object) -> Tensor:
-    """Return the tensor of a module's output."""
-    for value in (
-        output,
-        getattr(output, "last_hidden_state", None),
-        getattr(output, "logits", None),
-    ):
-        if isinstance(value, Tensor):
-            return value
-    raise InputError(
-        f"the model returned a {type(output).__name__}; it must return a tensor, or an object "
-        "with .last_hidden_state or .logits"
-    )
-
-
 def load_exactly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy a state dict into a module; every name and shape must agree.
+
+    The tensors of one further layer, the classifier of the network, are skipped.
 
     Raises:
         InputError: If anything differs; nothing is changed.
     """
     own = module.state_dict()
+    if len({name.rpartition(".")[0] for name in state.keys() - own.keys()}) == 1:
+        state = {name: tensor for name, tensor in state.items() if name in own}
     differing = sorted(own.keys() ^ state.keys())
     differing += [
         name for name in own.keys() & state.keys() if own[name].shape != state[name].shape

@@ -17,9 +17,11 @@ from gradmix.methods.base import read_options
 from gradmix.methods.optimizer import check_optimizer
 from gradmix.mixing import Recipe, parse_recipe
 from gradmix.models import MODELS
+from gradmix.models.pretrained import PRETRAINED, is_pretrained
 from gradmix.settings import (
     FOLDER_PRESET,
     PRESETS,
+    PRETRAINED_PRESET,
     MixSettings,
     RunSettings,
     TrainingSettings,
@@ -39,8 +41,18 @@ class RunConfig(RunSettings):
     @model_validator(mode="after")
     def _check_names(self) -> RunConfig:
         check_dataset_name(self.data)
-        if self.model not in MODELS:
-            raise UnknownNameError("model", self.model, MODELS)
+        if self.model not in MODELS and not is_pretrained(self.model):
+            raise UnknownNameError("model", self.model, [*MODELS, *PRETRAINED, "timm/NAME"])
+        if self.finetune != "none" and not is_pretrained(self.model):
+            known = ", ".join([*PRETRAINED, "timm/NAME"])
+            raise InputError(
+                f"finetune is {self.finetune!r}, but {self.model} is not pretrained; give {known}"
+            )
+        if self.frozen and self.transforms:
+            raise InputError(
+                f"transforms is {list(self.transforms)}; photos pass a frozen network only once: "
+                "give none, or finetune=last"
+            )
         for transform in self.transforms:
             if transform not in TRANSFORMS:
                 raise UnknownNameError("transform", transform, TRANSFORMS)
@@ -68,6 +80,11 @@ class RunConfig(RunSettings):
     def recipe(self) -> Recipe | None:
         """The mix with its α, τ and number of tables; None for the mix "none"."""
         return parse_recipe(**dict(self.part(MixSettings)))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the network is a frozen backbone, whose embeddings are the samples."""
+        return is_pretrained(self.model) and self.finetune == "none"
 
     @property
     def settings(self) -> TrainingSettings:
@@ -134,6 +151,10 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
     values = {**PRESETS.get(data, FOLDER_PRESET), **given}
     if given.get("schedule", "steps") != "steps" and "lr_steps" not in given:
         values["lr_steps"] = ()
+    if is_pretrained(values.get("model")):
+        values = {**PRETRAINED_PRESET, **given}
+        if values.get("finetune", "none") == "none" and "transforms" not in given:
+            values["transforms"] = ()
     if "alpha" not in values:
         mix = check("mix", values.get("mix", RunConfig.model_fields["mix"].default))
         values["alpha"] = alpha_for(data, mix)

@@ -20,13 +20,13 @@ from gradmix.diagnostics import take
 from gradmix.errors import InputError
 from gradmix.files import locked
 from gradmix.methods import Method
-from gradmix.models import build_model
 from gradmix.randomness import RandomStreams
 from gradmix.runs._record_schema import check_record
+from gradmix.runs.backbones import embed_benchmark, embed_dataset, network_of, statistics_of
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunResult, protocol_version
 from gradmix.settings import CriterionSettings
-from gradmix.training.build import Design, make_fabric, torch_threads
+from gradmix.training.build import Design, make_fabric, pick_device, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import EpochDone, Event, TaskDone, Training
 from gradmix.training.metrics import all_metrics
@@ -74,6 +74,7 @@ def run(
         benchmark = load_benchmark(config)
     else:
         _check_tasks(config, benchmark)
+        benchmark = embed_benchmark(benchmark, config) if config.frozen else benchmark
     return train(config, prepare(config, benchmark), on_event, checkpoint, say)
 
 
@@ -142,7 +143,10 @@ def load_benchmark(config: RunConfig, data: DataSet | None = None) -> Benchmark:
     Raises:
         InputError: If the memory or the tasks do not fit the data set.
     """
-    data = (load_dataset(config.data) if data is None else data).hold_out(config.validation)
+    data = load_dataset(config.data) if data is None else data
+    if config.frozen:
+        data = embed_dataset(data, config.model, config.weights, str(pick_device(config.device)))
+    data = data.hold_out(config.validation)
     if config.memory_total is not None and config.memory_total < len(data.class_names):
         raise InputError(
             f"memory_total is {config.memory_total}; {config.data} has "
@@ -167,14 +171,9 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
     num_classes = len(benchmark.class_names)
     outputs = len(benchmark.tasks[0].classes) if design.grows else num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
-    return design.build(
-        lambda generator: build_model(config.model, shape, outputs, generator=generator),
-        num_classes,
-        shape,
-        benchmark.mean,
-        benchmark.std,
-        streams,
-    )
+    mean, std = statistics_of(config, benchmark.mean, benchmark.std)
+    network = network_of(config, shape, outputs)
+    return design.build(network, num_classes, shape, mean, std, streams)
 
 
 class _Record:
