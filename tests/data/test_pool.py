@@ -141,7 +141,7 @@ class Files:
         self.direct.append(index.tolist())
         return self.x[index]
 
-    def batches(self, batches, workers):
+    def batches(self, batches):
         for batch in batches:
             self.ahead.append(batch.tolist())
             yield self.x[batch]

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import io
-import multiprocessing
 import pickle
-import time
 import zipfile
 from pathlib import Path
 
@@ -16,9 +14,6 @@ from gradmix.data.image_folders.decode import ImageFiles
 from gradmix.data.image_folders.source import FileSource
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, InputError
-
-# Python 3.12 and 3.13 warn of what PyTorch's DataLoader does on Linux.
-pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 COUNT = 40
 PIXELS = np.random.default_rng(0).integers(0, 256, (COUNT, 6, 5, 3), dtype=np.uint8)
@@ -47,17 +42,6 @@ def images(request: pytest.FixtureRequest, tmp_path: Path) -> StreamedImages:
             for name, content in files.items():
                 archive.writestr(name, content)
     return StreamedImages(ImageFiles(FileSource(path), [*NAMES, "bad.png"], (3, 6, 5)))
-
-
-def workers() -> int:
-    return len(multiprocessing.active_children())
-
-
-def no_workers_left() -> bool:
-    deadline = time.monotonic() + 5
-    while workers() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return workers() == 0
 
 
 def test_looks_like_a_tensor(images: StreamedImages) -> None:
@@ -90,59 +74,32 @@ def test_split_is_that_of_the_tensor(images: StreamedImages) -> None:
     assert torch.equal(torch.cat(parts), X)
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_batches_are_those_of_the_tensor(images: StreamedImages, count: int) -> None:
+def test_batches_are_those_of_the_tensor(images: StreamedImages) -> None:
     part = images[:COUNT][torch.arange(COUNT - 1, -1, -1)]
-    flipped = X.flip(0)
-    state = torch.get_rng_state()
-    for seed in range(2):  # the second time with the workers of the first
-        order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(seed))
-        indices = [*order.split(12), torch.tensor([1, 1])]
-        batches = list(part.batches(indices, workers=count))
-        assert workers() == count
-        for batch, index in zip(batches, indices, strict=True):
-            assert torch.equal(batch, flipped[index])
-    assert torch.equal(torch.get_rng_state(), state)
-    part.close()
-    assert no_workers_left()
+    order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0))
+    indices = [*order.split(12), torch.arange(0), torch.tensor([1, 1])]
+    for batch, index in zip(part.batches(indices), indices, strict=True):
+        assert torch.equal(batch, X.flip(0)[index])
 
 
 def test_left_early_and_two_at_once(images: StreamedImages) -> None:
     indices = [torch.tensor([k]) for k in range(20)]
-    first = images.batches(indices, workers=1)
+    first = images.batches(indices)
     assert torch.equal(next(first), X[:1])
-    second = images[10:].batches(indices, workers=1)
+    second = images[10:].batches(indices)
     assert torch.equal(next(second), X[10:11])
     assert torch.equal(next(first), X[1:2])
-    assert workers() == 2
     first.close()  # type: ignore[attr-defined]
-    again = list(images.batches(indices[5:7], workers=1))  # not what was made ahead
-    assert torch.equal(torch.cat(again), X[5:7])
+    assert torch.equal(torch.cat(list(images.batches(indices[5:7]))), X[5:7])
     assert torch.equal(torch.cat(list(second)), X[11:30])
-    assert workers() == 2
-    images.close()
-    assert no_workers_left()
 
 
-def test_workers_end_with_the_images(images: StreamedImages) -> None:
-    path = images.files.source
-    own = StreamedImages(ImageFiles(path, NAMES, (3, 6, 5)))
-    list(own.split(20, workers=1))
-    assert workers() == 1
-    del own
-    assert no_workers_left()
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_a_bad_file_is_named(images: StreamedImages, count: int) -> None:
-    batches = images.batches([torch.tensor([1]), torch.tensor([2, COUNT])], workers=count)
+def test_a_bad_file_is_named_when_it_is_due(images: StreamedImages) -> None:
+    batches = images.batches([torch.tensor([1]), torch.tensor([2, COUNT]), torch.tensor([3])])
     assert torch.equal(next(batches), X[1:2])
     with pytest.raises(CorruptFileError, match=r"bad\.png: ") as caught:
         next(batches)
     assert "Traceback" not in str(caught.value)
-    del batches, caught
-    images.close()
-    assert no_workers_left()
 
 
 def test_a_vanished_file_is_named(tmp_path: Path) -> None:

@@ -137,8 +137,6 @@ def photos(folder):
                 image.fromarray(pixels).save(folder / part / name / f"{n}.png")
 
 
-# Python 3.12 and 3.13 warn of what PyTorch's DataLoader does on Linux.
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize(
     ("method", "mix"), [("er", "gradmix+"), ("mir", "none"), ("der++", "none")]
@@ -150,9 +148,6 @@ def test_resume_is_exact_with_streamed_images(tmp_path, method, mix, check_resum
     check_resume(
         tmp_path / "saved", lambda: make_training(method, mix, benchmark=benchmark, exemplars=2)
     )
-    for task in benchmark.tasks:
-        task.train.x.close()
-        task.test.x.close()
 
 
 @pytest.mark.usefixtures("quickly")

@@ -25,11 +25,16 @@ import platformdirs
 
 from gradmix.data.idx import unpacked_sha256
 from gradmix.errors import CorruptFileError, DataNotFoundError
+from gradmix.files.atomic_write import replacing
 
 DATA_VARIABLE = "GRADMIX_DATA"
 OFFLINE_VARIABLE = "GRADMIX_OFFLINE"
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
+_IDX_KINDS = ("images-idx3", "labels-idx1")
 _TIMEOUT = 30  # seconds to wait for an answer before trying the next mirror
+
+
+_Digest = Callable[[Path], str]
 
 
 @dataclass(frozen=True)
@@ -54,22 +59,19 @@ class Archive:
     mirrors: tuple[str, ...]  # addresses that end in /; each serves `file`
 
 
+def _idx_digests(*digests: str) -> dict[str, str]:
+    files = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in _IDX_KINDS]
+    return dict(zip(files, digests, strict=True))
+
+
 MNIST = FileSet(
     name="mnist",
-    sha256={
-        "train-images-idx3-ubyte": (
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
-        ),
-        "train-labels-idx1-ubyte": (
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
-        ),
-        "t10k-images-idx3-ubyte": (
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
-        ),
-        "t10k-labels-idx1-ubyte": (
-            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
-        ),
-    },
+    sha256=_idx_digests(
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
     mirrors=(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -78,20 +80,12 @@ MNIST = FileSet(
 
 FASHION_MNIST = FileSet(
     name="fashion-mnist",
-    sha256={
-        "train-images-idx3-ubyte": (
-            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
-        ),
-        "train-labels-idx1-ubyte": (
-            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
-        ),
-        "t10k-images-idx3-ubyte": (
-            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
-        ),
-        "t10k-labels-idx1-ubyte": (
-            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
-        ),
-    },
+    sha256=_idx_digests(
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
     mirrors=(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -140,6 +134,23 @@ def locate(files: FileSet) -> dict[str, Path]:
     return {name: _locate_file(files, name) for name in files.sha256}
 
 
+def _locate_file(files: FileSet, name: str) -> Path:
+    for folder in search_path(files.name):
+        for candidate in (folder / name, folder / f"{name}.gz"):
+            if candidate.is_file():
+                _verify(candidate, files.sha256[name], unpacked_sha256)
+                return candidate
+    names = ", ".join(f"{file}.gz" for file in files.sha256)
+    remedies = [
+        *([f"apt-get install {files.package}"] if files.package else []),
+        f"put {names} (or the same without .gz) into a folder <folder>/{files.name}, then "
+        f"export {DATA_VARIABLE}=<folder>",
+        *(f"the files can be downloaded from {mirror}" for mirror in files.mirrors),
+    ]
+    urls = [f"{mirror}{name}.gz" for mirror in files.mirrors]
+    return _download(files.name, urls, files.sha256[name], unpacked_sha256, name, remedies)
+
+
 def locate_archive(archive: Archive) -> Path:
     """Return the verified archive or its unpacked folder; see `locate` for errors.
 
@@ -153,16 +164,13 @@ def locate_archive(archive: Archive) -> Path:
         if packed.is_file():
             _verify(packed, archive.sha256, _file_sha256)
             return packed
-    check = _Check(archive.sha256, _file_sha256)
-    try:
-        return _download(archive.name, archive.file, archive.mirrors, check)
-    except _DownloadError as error:
-        remedies = [
-            f"put {archive.file} or the unpacked {archive.folder} into a folder "
-            f"<folder>/{archive.name}, then export {DATA_VARIABLE}=<folder>",
-            *(f"it can be downloaded from {mirror}{archive.file}" for mirror in archive.mirrors),
-        ]
-        raise not_found(archive.file, archive.name, remedies, error.failures) from None
+    urls = [f"{mirror}{archive.file}" for mirror in archive.mirrors]
+    remedies = [
+        f"put {archive.file} or the unpacked {archive.folder} into a folder "
+        f"<folder>/{archive.name}, then export {DATA_VARIABLE}=<folder>",
+        *(f"it can be downloaded from {url}" for url in urls),
+    ]
+    return _download(archive.name, urls, archive.sha256, _file_sha256, archive.file, remedies)
 
 
 def search_path(name: str) -> list[Path]:
@@ -177,19 +185,6 @@ def cache_folder(name: str) -> Path:
     return Path(platformdirs.user_cache_dir("gradmix")) / name
 
 
-def _locate_file(files: FileSet, name: str) -> Path:
-    for folder in search_path(files.name):
-        for candidate in (folder / name, folder / f"{name}.gz"):
-            if candidate.is_file():
-                _verify(candidate, files.sha256[name], unpacked_sha256)
-                return candidate
-    check = _Check(files.sha256[name], unpacked_sha256)
-    try:
-        return _download(files.name, f"{name}.gz", files.mirrors, check)
-    except _DownloadError as error:
-        raise not_found(name, files.name, _remedies(files), error.failures) from None
-
-
 def _file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as stream:
@@ -198,7 +193,7 @@ def _file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _verify(path: Path, expected: str, digest: Callable[[Path], str]) -> None:
+def _verify(path: Path, expected: str, digest: _Digest) -> None:
     actual = digest(path)
     if actual != expected:
         what = "its unpacked content" if digest is unpacked_sha256 else "the file"
@@ -208,86 +203,44 @@ def _verify(path: Path, expected: str, digest: Callable[[Path], str]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Check:
-    """A pooch downloader that verifies a file while it still has its temporary name."""
-
-    sha256: str
-    digest: Callable[[Path], str]
-
-    def __call__(self, url: str, output_file: str, store: object) -> None:
-        import pooch
-
-        with _ProgressBar(url.rsplit("/", 1)[-1]) as bar:
-            pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)(url, output_file, store)
-        _verify(Path(output_file), self.sha256, self.digest)
-
-
-class _DownloadError(Exception):
-    def __init__(self, failures: list[str]) -> None:
-        super().__init__("; ".join(failures))
-        self.failures = failures
-
-
-def _download(data_set: str, packed: str, mirrors: Sequence[str], check: _Check) -> Path:
-    """Return the file from the first mirror that serves the right content."""
+def _download(
+    data_set: str, urls: Sequence[str], sha256: str, digest: _Digest, what: str, remedies: list[str]
+) -> Path:
+    """Return the file from the first address that serves the right content, in the cache."""
     if os.environ.get(OFFLINE_VARIABLE, "0") not in ("", "0"):
-        raise _DownloadError([f"no download, because {OFFLINE_VARIABLE} is set"])
-    import pooch  # type: ignore[import-untyped,unused-ignore]
-
+        reason = f"no download, because {OFFLINE_VARIABLE} is set"
+        raise not_found(what, data_set, remedies, [reason])
     failures = []
-    for mirror in mirrors:
-        store = pooch.create(cache_folder(data_set), base_url=mirror, registry={packed: None})
+    for url in urls:
+        target = cache_folder(data_set) / url.rsplit("/", 1)[-1]
         try:
-            return Path(store.fetch(packed, downloader=check))
+            _fetch(url, target, sha256, digest)
+            return target
         except OSError as error:  # includes the errors of requests, and CorruptFileError
-            failures.append(f"{mirror}{packed}: {error}")
-    raise _DownloadError(failures)
+            failures.append(f"{url}: {error}")
+    raise not_found(what, data_set, remedies, failures)
 
 
-class _ProgressBar:
-    """A progress bar on a terminal's stderr, with the part of tqdm's interface that pooch uses."""
+def _fetch(url: str, target: Path, sha256: str, digest: _Digest) -> None:
+    """Download a file, with a progress bar on a terminal; it appears once it is verified."""
+    import requests
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    def __init__(self, description: str) -> None:
-        from rich import progress
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        columns = (
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.DownloadColumn(),
-        )
-        self._bar = progress.Progress(*columns, console=console, disable=not console.is_terminal)
-        self._task = self._bar.add_task(description, total=None)
-        self.total = 0  # set by pooch; 0 if the server does not tell
-
-    def __enter__(self) -> _ProgressBar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def update(self, count: int) -> None:
-        self._bar.update(self._task, advance=count, total=self.total or None)
-
-    def reset(self) -> None:
-        self._bar.reset(self._task)
-
-    def close(self) -> None:
-        self._bar.stop()
-
-
-def _remedies(files: FileSet) -> list[str]:
-    names = ", ".join(f"{file}.gz" for file in files.sha256)
-    package = [f"apt-get install {files.package}"] if files.package else []
-    return [
-        *package,
-        f"put {names} (or the same without .gz) into a folder <folder>/{files.name}, then "
-        f"export {DATA_VARIABLE}=<folder>",
-        *(f"the files can be downloaded from {mirror}" for mirror in files.mirrors),
-    ]
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    asked = {"Accept-Encoding": "identity"}  # the file as it is
+    with requests.get(url, stream=True, timeout=_TIMEOUT, headers=asked) as answer, bar:
+        answer.raise_for_status()
+        task = bar.add_task(target.name, total=int(answer.headers.get("Content-Length", 0)) or None)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as file:
+            for chunk in answer.iter_content(1 << 20):
+                file.write(chunk)
+                bar.advance(task, len(chunk))
+            file.flush()
+            _verify(Path(file.name), sha256, digest)
 
 
 def not_found(
@@ -295,14 +248,14 @@ def not_found(
 ) -> DataNotFoundError:
     """Return the error that lists the searched places and the remedies."""
     folders = search_path(data_set)
-    looked = [f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in folders]
     parts = (
-        (f"{what} of {data_set} is not on this machine. Searched:", looked),
-        ("Download:", list(failures) or ["it must not be redistributed"]),
+        (
+            f"{what} of {data_set} is not on this machine. Searched:",
+            [f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in folders],
+        ),
+        ("Download:", failures or ["it must not be redistributed"]),
         ("To get it, either:" if len(remedies) > 1 else "To get it:", remedies),
     )
-    return DataNotFoundError("\n".join(f"{head}\n" + _bullets(items) for head, items in parts))
-
-
-def _bullets(items: list[str]) -> str:
-    return "\n".join(f"  - {item}" for item in items)
+    return DataNotFoundError(
+        "\n".join(line for head, items in parts for line in (head, *(f"  - {i}" for i in items)))
+    )

@@ -15,7 +15,6 @@ from gradmix.types import Samples
 if TYPE_CHECKING:
     from gradmix.data.stream import StreamedImages
 
-STREAM_WORKERS = 2
 READY_BYTES = 2**26  # network inputs of a pool up to this size are computed once and kept
 
 
@@ -138,7 +137,7 @@ class _Streamed:
 
     def expect(self, batches: Sequence[Tensor]) -> None:
         self._expected = deque(batches)
-        self._ahead = self._new.batches(list(batches), workers=STREAM_WORKERS)
+        self._ahead = self._new.batches(batches)
 
     def gather(self, index: Tensor) -> Tensor:
         is_new = index < len(self._new)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from gradmix.data.datasets import DataSet
-from gradmix.data.image_folders.decode import ImageFiles
+from gradmix.data.image_folders.classes import Listing
+from gradmix.data.image_folders.read import Form, load_images
 from gradmix.data.image_folders.source import FileSource
 from gradmix.data.locate import TINY_IMAGENET, locate_archive
 from gradmix.errors import CorruptFileError
@@ -131,9 +132,6 @@ def _class_names(source: FileSource, wnids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _pixels(source: FileSource, names: Sequence[str]) -> Tensor:
-    pixels, failures = ImageFiles(source, names, (3, _SIDE, _SIDE)).decode_all()
-    if failures:
-        raise CorruptFileError(
-            f"{failures[0].message} ({len(failures)} of {len(names)} images cannot be read)"
-        )
-    return pixels
+    listing = Listing(source, list(names), [0] * len(names), len(names), ())
+    form = Form((3, _SIDE, _SIDE))
+    return load_images(listing, form, stream=False, skip=False, hint="").x

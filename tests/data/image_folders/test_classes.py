@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ def test_what_is_a_class(
     tree = FileSource(
         getattr(make, kind)(tmp_path / "f", {f"{name}.png": b"" for name in names.split()})
     )
-    found = find_classes(tree).images
-    assert {name: len(images) for name, images in found.items()} == classes
+    found = find_classes(tree)
+    assert Counter(found.classes[label] for label in found.labels) == classes
+    assert found.num_train == len(found.names)
     assert list_images(tree).classes == tuple(classes)
 
 
@@ -67,7 +69,8 @@ def test_what_is_a_class(
 def test_the_part_to_test_on(make: Any, tmp_path: Path, names: str, images: list[str]) -> None:
     files = {f"{name}.png": b"" for name in names.split()}
     for tree in (make.unpacked(tmp_path / "f", files), make.packed(tmp_path / "f.zip", files)):
-        assert find_classes(FileSource(tree), "test").images == {"a": images}
+        found = find_classes(FileSource(tree), "test")
+        assert (found.names, found.classes) == (images, ("a",))
 
 
 def test_no_part_to_test_on(make: Any, tmp_path: Path) -> None:
@@ -120,7 +123,8 @@ def test_files_that_are_not_used_are_counted(tmp_path: Path, make: Any, kind: st
     names += ["a/Thumbs.db", "a/.DS_Store", "b/desktop.ini", ".cache/x.txt", "__MACOSX/a/0.png"]
     path = getattr(make, kind)(tmp_path / "f", dict.fromkeys(names, b""))
     found = find_classes(FileSource(path))
-    assert found.images == {"a": ["a/0.png", "a/1.png"], "b": ["b/2.gif", "b/3.jp2"]}
+    assert found.names == ["a/0.png", "a/1.png", "b/2.gif", "b/3.jp2"]
+    assert (found.labels, found.classes) == ([0, 0, 1, 1], ("a", "b"))
     assert found.skipped == (
         f"{path}: skipped 6 files without an image extension: "
         "3 .txt, 1 .eps, 1 .mp4, 1 without any",

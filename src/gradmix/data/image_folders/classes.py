@@ -16,32 +16,27 @@ A file counts as an image if it has the extension of one; see `is_image_name`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from gradmix.data.image_folders.decode import is_image_name
+from gradmix.data.image_folders.decode import PhotoSource, is_image_name
 from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import InputError
 
 _TEST_FOLDERS = ("test", "val")
 _EXAMPLES = ".jpg, .png or .tif"
 
-
-class ClassFolders(NamedTuple):
-    """The image names of each class, by the name of its folder, and what else there was."""
-
-    source: FileSource
-    images: dict[str, list[str]]
-    skipped: tuple[str, ...]  # a sentence for each reason why files are not used
+_Images = Mapping[str, Sequence[str]]  # the image names of each class, by its folder
+_Skipped = tuple[str, ...]  # a sentence for each reason why files are not used
 
 
 @dataclass(frozen=True)
 class Listing:
     """The images of a data set: first all training images, then all test images."""
 
-    source: FileSource
+    source: PhotoSource
     names: list[str]
     labels: list[int]
     num_train: int
@@ -49,17 +44,10 @@ class Listing:
     skipped: tuple[str, ...] = ()  # a sentence for each reason why files are not used
 
     def keep(self, rows: Sequence[int]) -> Listing:
-        """Return the listing with some rows only; InputError if a class loses all its images."""
+        """Return the listing with some rows only."""
         names, labels = [self.names[row] for row in rows], [self.labels[row] for row in rows]
         num_train = sum(row < self.num_train for row in rows)
-        for part, present in (("training", labels[:num_train]), ("test", labels[num_train:])):
-            lost = sorted(set(range(len(self.classes))) - set(present))
-            if lost:
-                raise InputError(
-                    f"{self.source.path_of('')}: no {part} image of class "
-                    f"{self.classes[lost[0]]!r} can be read"
-                )
-        return Listing(self.source, names, labels, num_train, self.classes, self.skipped)
+        return replace(self, names=names, labels=labels, num_train=num_train)
 
 
 def list_images(
@@ -71,24 +59,27 @@ def list_images(
     """Return the training and test images; InputError describes a layout that does not fit."""
     source, entries = _inside_wrappers(source)
     if not _is_split(entries, test_folders):
-        return _hold_out(_class_folders(source, entries), test_fraction)
-    test = _test_folder(entries, test_folders)
-    if test is None:
-        raise InputError(
-            f"{source.path_of('')}: has a folder train but none called "
-            f"{' or '.join(test_folders)}; to hold out test images, "
-            f"give {source.path_of('train')}"
-        )
-    train_images, test_images = (_class_folders(source, entries, part) for part in ("train", test))
-    _check_same_classes(source, train_images.images, test_images.images, test)
-    skipped = train_images.skipped + test_images.skipped
-    return _listing(source, train_images.images, test_images.images, skipped)
+        images, skipped = _class_folders(source, entries)
+        return _listing(source, *_held_out(source, images, test_fraction), skipped)
+    part = _test_part(source, entries, test_folders, "hold out test images")
+    train, skipped = _class_folders(source, entries, "train")
+    test, more = _class_folders(source, entries, part)
+    _check_same_classes(source, train, test, part)
+    return _listing(source, train, test, skipped + more)
 
 
-def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -> ClassFolders:
-    """Return the images of each class, of one part if the folder has a train and a test part."""
+def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -> Listing:
+    """Return all images as training images, of one part if the folder has train and test parts."""
     source, entries = _inside_wrappers(source)
-    return _class_folders(source, entries, _part_folder(source, entries, part))
+    folder, test = "", _test_folder(entries, _TEST_FOLDERS)
+    if _is_split(entries):
+        folder = "train"
+        if part == "test":
+            folder = _test_part(source, entries, _TEST_FOLDERS, "measure on the training images")
+    elif part == "test" and test is not None and _holds_classes(entries, test):
+        folder = test
+    images, skipped = _class_folders(source, entries, folder)
+    return _listing(source, images, dict.fromkeys(images, ()), skipped)
 
 
 def has_test_classes(source: FileSource) -> bool:
@@ -103,20 +94,16 @@ def image_names(source: FileSource) -> list[str]:
     return [entry for entry in source.names() if _is_image(entry)]
 
 
-def _part_folder(source: FileSource, entries: Sequence[str], part: str) -> str:
-    """Return the folder of the train or test part; "" if there are no such parts."""
-    if part == "train":
-        return "train" if _is_split(entries) else ""
-    test = _test_folder(entries, _TEST_FOLDERS)
-    if _is_split(entries):
-        if test is None:
-            raise InputError(
-                f"{source.path_of('')}: has a folder train but none called "
-                f"{' or '.join(_TEST_FOLDERS)}; to measure on the training images, "
-                f"give {source.path_of('train')}"
-            )
-        return test
-    return test if test is not None and _holds_classes(entries, test) else ""
+def _test_part(
+    source: FileSource, entries: Sequence[str], test_folders: Sequence[str], purpose: str
+) -> str:
+    test = _test_folder(entries, test_folders)
+    if test is None:
+        raise InputError(
+            f"{source.path_of('')}: has a folder train but none called "
+            f"{' or '.join(test_folders)}; to {purpose}, give {source.path_of('train')}"
+        )
+    return test
 
 
 def _is_split(entries: Sequence[str], test_folders: Sequence[str] = _TEST_FOLDERS) -> bool:
@@ -146,12 +133,7 @@ def _inside_wrappers(source: FileSource) -> tuple[FileSource, list[str]]:
     return source, entries
 
 
-def _listing(
-    source: FileSource,
-    train: dict[str, list[str]],
-    test: dict[str, list[str]],
-    skipped: tuple[str, ...],
-) -> Listing:
+def _listing(source: FileSource, train: _Images, test: _Images, skipped: _Skipped) -> Listing:
     classes = tuple(sorted(train))
     rows = [
         (name, label)
@@ -184,8 +166,10 @@ def _below(entries: Sequence[str], folder: str) -> list[str]:
     ]
 
 
-def _class_folders(source: FileSource, entries: Sequence[str], part: str = "") -> ClassFolders:
-    """Sort the files below the folder `part` into classes."""
+def _class_folders(
+    source: FileSource, entries: Sequence[str], part: str = ""
+) -> tuple[dict[str, list[str]], _Skipped]:
+    """Return the images of each class below the folder `part`, and what else is there."""
     entries, prefix = _below(entries, part), f"{part}/" if part else ""
     images: dict[str, list[str]] = {folder: [] for folder in _folders(entries)}
     loose, others = 0, []
@@ -197,10 +181,10 @@ def _class_folders(source: FileSource, entries: Sequence[str], part: str = "") -
         elif "/" in entry and not entry.endswith("/"):
             others.append(PurePosixPath(entry).suffix.lower())
     _check_classes(source, prefix, images)
-    return ClassFolders(source, images, _skipped(source.path_of(prefix), loose, others))
+    return images, _skipped(source.path_of(prefix), loose, others)
 
 
-def _skipped(where: str, loose: int, others: Sequence[str]) -> tuple[str, ...]:
+def _skipped(where: str, loose: int, others: Sequence[str]) -> _Skipped:
     """Say how many files are not used and why."""
     reasons = []
     if others:
@@ -213,7 +197,7 @@ def _skipped(where: str, loose: int, others: Sequence[str]) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _check_classes(source: FileSource, prefix: str, images: dict[str, list[str]]) -> None:
+def _check_classes(source: FileSource, prefix: str, images: _Images) -> None:
     if not images:
         raise InputError(
             f"{source.path_of(prefix)}: has no class folders; put the images of each class into "
@@ -227,24 +211,21 @@ def _check_classes(source: FileSource, prefix: str, images: dict[str, list[str]]
             )
 
 
-def _hold_out(found: ClassFolders, fraction: float) -> Listing:
-    """Take the last images of each class as test images."""
-    source, images, skipped = found
-    test = {}
+def _held_out(source: FileSource, images: _Images, fraction: float) -> tuple[_Images, _Images]:
+    """Return the first images of each class, and the last ones as test images."""
+    train, test = {}, {}
     for folder, names in images.items():
         if len(names) < 2:
             raise InputError(
                 f"{source.path_of(folder)}: has 1 image; without a test folder a class needs 2, "
                 "one of them to hold out"
             )
-        test[folder] = names[-min(max(1, round(len(names) * fraction)), len(names) - 1) :]
-    train = {folder: names[: -len(test[folder])] for folder, names in images.items()}
-    return _listing(source, train, test, skipped)
+        cut = len(names) - min(max(1, round(len(names) * fraction)), len(names) - 1)
+        train[folder], test[folder] = names[:cut], names[cut:]
+    return train, test
 
 
-def _check_same_classes(
-    source: FileSource, train: dict[str, list[str]], test: dict[str, list[str]], folder: str
-) -> None:
+def _check_same_classes(source: FileSource, train: _Images, test: _Images, folder: str) -> None:
     for present, absent, classes in (
         ("train", folder, sorted(set(train) - set(test))),
         (folder, "train", sorted(set(test) - set(train))),

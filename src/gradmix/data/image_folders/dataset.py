@@ -6,28 +6,21 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gradmix.data.datasets import DataSet, channel_statistics
 from gradmix.data.image_folders.classes import Listing, list_images
-from gradmix.data.image_folders.decode import (
-    RESAMPLING,
-    Header,
-    ImageFiles,
-    UnreadableImage,
-    read_headers,
-)
+from gradmix.data.image_folders.decode import RESAMPLING, Header
+from gradmix.data.image_folders.read import Form, channels_of, load_images
 from gradmix.data.image_folders.source import FileSource
 from gradmix.data.locate import DATA_VARIABLE, not_found, search_path
 from gradmix.data.paths import existing_path
-from gradmix.data.stream import StreamedImages
-from gradmix.errors import CorruptFileError, DataWarning, InputError, UnknownNameError
+from gradmix.errors import DataWarning, InputError, UnknownNameError
 from gradmix.types import Samples
 
-_IN_MEMORY = 8 << 30  # bytes of pixels; a larger data set is streamed by default
 _CORRUPT = ("refuse", "skip")
 _LARGEST = 2**14  # pixels of a side to which images are resized
 
@@ -88,37 +81,28 @@ def from_folder(
     _check_options(size, channels, resample, corrupt, test_fraction)
     found = existing_path(path)
     listing = list_images(FileSource(found), test_fraction=test_fraction)
-    shape, unreadable = _common_shape(listing, size, channels)
-    listing, skipped = _without(listing, unreadable, corrupt, headers_only=True)
-    files = ImageFiles(listing.source, listing.names, shape, None if size is None else resample)
-    x, unreadable = _pixels(files, stream, corrupt)
-    listing, more = _without(listing, unreadable, corrupt)
+
+    def choose(listing: Listing, headers: Sequence[Header]) -> Form:
+        depth = channels or channels_of(headers)
+        if size is not None:
+            return Form((depth, size, size), resample)
+        _check_same_size(listing, headers)
+        return Form((depth, headers[0].height, headers[0].width))
+
+    form = choose if size is None or channels is None else Form((channels, size, size), resample)
+    hint = "; repair or remove them, or skip them with from_folder(…, corrupt='skip')"
+    listing, x, unreadable = load_images(
+        listing, form, stream=stream, skip=corrupt == "skip", hint=hint
+    )
+    _check_classes_left(listing)
     data = _data_set(name or _name_of(found), listing, x, mean, std)
-    skipped += more
-    if skipped:
-        _warn(f"{found}: skipped {len(skipped)} unreadable images; the first: {skipped[0]}")
-    for text in listing.skipped:
-        _warn(text)
-    return replace(data, skipped=(*skipped, *listing.skipped))
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, DataWarning, stacklevel=3)
-
-
-def _pixels(
-    files: ImageFiles, stream: bool | None, corrupt: str
-) -> tuple[Tensor | StreamedImages, list[UnreadableImage]]:
-    """Return the readable images, decoded or streamed, and the unreadable ones."""
-    x: Tensor | StreamedImages = StreamedImages(files)
-    if stream or (stream is None and x.shape.numel() > _IN_MEMORY):
-        unreadable = files.check_all() if corrupt == "skip" else []
-    else:
-        x, unreadable = files.decode_all()
+    warned = list(listing.skipped)
     if unreadable:
-        bad = {image.row for image in unreadable}
-        x = x[torch.tensor([row for row in range(len(files)) if row not in bad])]
-    return x, unreadable
+        many = f"{len(unreadable)} unreadable images; the first: {unreadable[0]}"
+        warned.insert(0, f"{found}: skipped {many}")
+    for text in warned:
+        warnings.warn(text, DataWarning, stacklevel=2)
+    return replace(data, skipped=(*unreadable, *listing.skipped))
 
 
 def imagenet() -> DataSet:
@@ -150,7 +134,8 @@ def read_imagenet(folder: Path, *, num_classes: int, size: int = 224) -> DataSet
             f"{folder}: has {len(listing.classes)} classes, but ImageNet has {num_classes}; "
             f"to use it as it is, give folder:{folder}@{size} as the data set"
         )
-    x = StreamedImages(ImageFiles(listing.source, listing.names, (3, size, size), "bilinear"))
+    form = Form((3, size, size), "bilinear")
+    x = load_images(listing, form, stream=True, skip=False, hint="").x
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     scaled = [tuple(value * 255 for value in values) for values in (mean, std)]
     return _data_set("imagenet", listing, x, *scaled)
@@ -172,66 +157,36 @@ def _check_options(
         raise InputError(f"test_fraction is {test_fraction}; it must be between 0 and 1")
 
 
-def _common_shape(
-    listing: Listing, size: int | None, channels: int | None
-) -> tuple[tuple[int, int, int], list[UnreadableImage]]:
-    """Return the shape (C, H, W) of all images, and the images with an unreadable header."""
-    if size is not None and channels is not None:
-        return (channels, size, size), []
-    headers, unreadable = read_headers(listing.source, listing.names)
-    if not headers:
-        raise CorruptFileError(f"{unreadable[0].message} (no other image can be read either)")
-    if channels is None:
-        channels = 1 if all(header.grey for header in headers.values()) else 3
-    if size is not None:
-        return (channels, size, size), unreadable
-    first = min(headers)
-    for row in sorted(headers):
-        _check_same_size(listing, headers, first, row)
-    return (channels, headers[first].height, headers[first].width), unreadable
+def _check_same_size(listing: Listing, headers: Sequence[Header]) -> None:
+    for name, header in zip(listing.names, headers, strict=True):
+        if header[:2] != headers[0][:2]:
+            one, other = (
+                f"{listing.source.path_of(file)} is {about.width}x{about.height}"
+                for file, about in ((listing.names[0], headers[0]), (name, header))
+            )
+            raise InputError(f"{one} and {other}; give a size to which all images are resized")
 
 
-def _check_same_size(listing: Listing, headers: dict[int, Header], first: int, row: int) -> None:
-    if headers[row][:2] != headers[first][:2]:
-        one, other = (
-            f"{listing.source.path_of(listing.names[k])} is {headers[k].width}x{headers[k].height}"
-            for k in (first, row)
-        )
-        raise InputError(f"{one} and {other}; give a size to which all images are resized")
-
-
-def _without(
-    listing: Listing,
-    unreadable: Sequence[UnreadableImage],
-    corrupt: str,
-    *,
-    headers_only: bool = False,
-) -> tuple[Listing, list[str]]:
-    """Return the listing without the unreadable images, and a message for each of them."""
-    if not unreadable:
-        return listing, []
-    if corrupt == "refuse":
-        raise CorruptFileError(
-            f"{unreadable[0].message} ({'at least ' if headers_only else ''}{len(unreadable)} of "
-            f"{len(listing.names)} images cannot be read; repair or remove them, or skip them with "
-            "from_folder(…, corrupt='skip'))"
-        )
-    bad = {image.row for image in unreadable}
-    kept = listing.keep([row for row in range(len(listing.names)) if row not in bad])
-    return kept, [image.message for image in unreadable]
+def _check_classes_left(listing: Listing) -> None:
+    cut = listing.num_train
+    for part, labels in (("training", listing.labels[:cut]), ("test", listing.labels[cut:])):
+        lost = sorted(set(range(len(listing.classes))) - set(labels))
+        if lost:
+            raise InputError(
+                f"{listing.source.path_of('')}: no {part} image of class "
+                f"{listing.classes[lost[0]]!r} can be read"
+            )
 
 
 def _data_set(
     name: str,
     listing: Listing,
-    x: Tensor | StreamedImages,
+    x: Tensor,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> DataSet:
-    stand_in = cast(Tensor, x)  # StreamedImages offers what a data set needs of a tensor
-    y = torch.tensor(listing.labels)
-    cut = listing.num_train
-    train, test = Samples(stand_in[:cut], y[:cut]), Samples(stand_in[cut:], y[cut:])
+    y, cut = torch.tensor(listing.labels), listing.num_train
+    train, test = Samples(x[:cut], y[:cut]), Samples(x[cut:], y[cut:])
     if mean is None or std is None:
         computed = channel_statistics(train.x)
         mean = computed[0] if mean is None else mean

@@ -15,9 +15,7 @@ they are tried only for files with their extension, because any bytes could be t
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -26,13 +24,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gradmix.data.parallel import map_ahead
 from gradmix.errors import CorruptFileError, InputError
 
 if TYPE_CHECKING:
     from PIL import Image
 
 RESAMPLING = ("bilinear", "bicubic")
-THREADS = min(8, os.cpu_count() or 1)
 _NOT_PHOTOS = {"EPS", "WMF", "MPEG", "BUFR", "GRIB", "HDF5", "IPTC"}  # Pillow's names
 _GREY_MODES = ("1", "L", "LA")
 _DEEP_GREY_MODES = ("I;16", "I;16L", "I;16B")
@@ -42,8 +40,6 @@ _PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 _ORIENTATION = 0x0112  # EXIF tag
 _THIN = 100  # largest ratio of the longer side to the target's, when resized
 _DRAFT_GAP = 2  # JPEG is decoded at this multiple of the target size, or larger
-_FEW = 16  # files that are not worth a thread
-_CHECKED_AT_ONCE = 256  # files
 _T = TypeVar("_T")
 
 
@@ -73,7 +69,7 @@ class UnreadableImage(NamedTuple):
 
 
 class ImageFiles:
-    """Image files that become pixels of one shape (C, H, W); holds plain data for workers.
+    """Image files that become pixels of one shape (C, H, W).
 
     Args:
         source: Where the files are.
@@ -102,30 +98,21 @@ class ImageFiles:
         """Return the pixels (C, H, W) of one file; CorruptFileError names an unusable file."""
         return _read_image(self.source, self.names[row], self._pixels)
 
-    def decode_rows(
-        self, rows: Sequence[int], *, threads: int = 1
-    ) -> tuple[Tensor, list[UnreadableImage]]:
+    def decode_rows(self, rows: Sequence[int]) -> tuple[Tensor, list[UnreadableImage]]:
         """Return the pixels of some files, zeros for unreadable ones, and the unreadable ones."""
         pixels = torch.zeros((len(rows), *self.shape), dtype=torch.uint8)
-        array = pixels.numpy()
-
-        def fill(place: int) -> None:
-            array[place] = self.decode(rows[place])
-
-        unreadable = _for_each(fill, len(rows), threads)
-        return pixels, [UnreadableImage(rows[place], message) for place, message in unreadable]
-
-    def decode_all(self) -> tuple[Tensor, list[UnreadableImage]]:
-        """Return the pixels of all files, zeros for unreadable ones, and the unreadable ones."""
-        return self.decode_rows(range(len(self)), threads=THREADS)
+        array, unreadable = pixels.numpy(), []
+        for place, found in enumerate(_attempts(self.decode, rows)):
+            if isinstance(found, UnreadableImage):
+                unreadable.append(found)
+            else:
+                array[place] = found
+        return pixels, unreadable
 
     def check_all(self) -> list[UnreadableImage]:
         """Decode all files, keep no pixels, and return the unreadable files."""
-        unreadable = []
-        for start in range(0, len(self), _CHECKED_AT_ONCE):
-            rows = range(start, min(start + _CHECKED_AT_ONCE, len(self)))
-            unreadable += self.decode_rows(rows, threads=THREADS)[1]
-        return unreadable
+        found = _attempts(self.decode, range(len(self)))
+        return [image for image in found if isinstance(image, UnreadableImage)]
 
     def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
         channels, height, width = self.shape
@@ -171,13 +158,9 @@ def read_headers(
     source: PhotoSource, names: Sequence[str]
 ) -> tuple[dict[int, Header], list[UnreadableImage]]:
     """Return the headers of all readable files, by row, and the unreadable files."""
-    headers: dict[int, Header] = {}
-
-    def fill(row: int) -> None:
-        headers[row] = _read_image(source, names[row], _header)
-
-    unreadable = _for_each(fill, len(names), THREADS)
-    return headers, unreadable
+    found = list(_attempts(lambda row: _read_image(source, names[row], _header), range(len(names))))
+    headers = {row: header for row, header in enumerate(found) if isinstance(header, Header)}
+    return headers, [image for image in found if isinstance(image, UnreadableImage)]
 
 
 def _header(image: Image.Image) -> Header:
@@ -234,7 +217,7 @@ def convert(image: Image.Image, channels: int) -> Image.Image:
 def channels_first(image: Image.Image) -> npt.NDArray[np.uint8]:
     """Return the pixels (C, H, W) of a grey or RGB image."""
     array = np.asarray(image)
-    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+    return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
 def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]) -> _T:
@@ -294,24 +277,13 @@ def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str)
     return image.crop((left, top, left + width, top + height))
 
 
-def _for_each(work: Callable[[int], None], count: int, threads: int) -> list[UnreadableImage]:
-    """Do `work` on 0 … `count` - 1, one run in each thread; return the unreadable, in order."""
+def _attempts(work: Callable[[int], _T], rows: Sequence[int]) -> Iterator[_T | UnreadableImage]:
+    """Yield what `work` returns for each row, in order; an unreadable file is no error."""
 
-    def run(places: range) -> list[UnreadableImage]:
-        attempts = (_attempt(work, place) for place in places)
-        return [unreadable for unreadable in attempts if unreadable is not None]
+    def attempt(row: int) -> _T | UnreadableImage:
+        try:
+            return work(row)
+        except CorruptFileError as error:
+            return UnreadableImage(row, str(error))
 
-    if threads <= 1 or count < _FEW:
-        return run(range(count))
-    step = -(-count // threads)
-    runs = [range(start, min(start + step, count)) for start in range(0, count, step)]
-    with ThreadPoolExecutor(threads) as pool:
-        return [unreadable for found in pool.map(run, runs) for unreadable in found]
-
-
-def _attempt(work: Callable[[int], None], place: int) -> UnreadableImage | None:
-    try:
-        work(place)
-    except CorruptFileError as error:
-        return UnreadableImage(place, str(error))
-    return None
+    return map_ahead(attempt, rows)

@@ -22,7 +22,7 @@ from torch import Tensor
 from gradmix.data.arrays import CHANNELS, plain_tensor
 from gradmix.data.image_folders.classes import image_names
 from gradmix.data.image_folders.decode import read_headers
-from gradmix.data.image_folders.read import read_all, refuse_any
+from gradmix.data.image_folders.read import read_all
 from gradmix.data.image_folders.source import LARGEST_FILE, FileSource
 from gradmix.data.paths import checked_path
 from gradmix.data.torch_dataset import bytes_of
@@ -90,7 +90,8 @@ def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:
     """
     source = GivenPhotos(items, name)
     headers, unreadable = read_headers(source, source.names)
-    refuse_any(unreadable)
+    if unreadable:
+        raise CorruptFileError(unreadable[0].message)
     return [headers[row][:2] for row in range(len(source.names))]
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from gradmix.data.image_folders.classes import find_classes, has_test_classes
+from gradmix.data.image_folders.classes import Listing, find_classes, has_test_classes
 from gradmix.data.image_folders.decode import (
-    THREADS,
     Header,
     ImageFiles,
     PhotoSource,
@@ -21,18 +20,91 @@ from gradmix.data.image_folders.decode import (
 )
 from gradmix.data.image_folders.source import FileSource
 from gradmix.data.paths import existing_path
+from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
-IN_MEMORY = 8 << 30  # bytes of pixels that are read at most
+IN_MEMORY = 8 << 30  # bytes of pixels that are held in memory
+
+_HINT = "; on the command line, --skip-unreadable skips them"
+
+
+class Form(NamedTuple):
+    """The pixels that images become."""
+
+    shape: tuple[int, int, int]  # (C, H, W)
+    resample: str | None = None  # how images are resized; None: all have the size already
+
+
+_ChooseForm = Callable[[Listing, Sequence[Header]], Form]
+
+
+class LoadedImages(NamedTuple):
+    """The readable images of a listing."""
+
+    listing: Listing
+    x: Tensor  # uint8 (N, C, H, W); `StreamedImages` take its place
+    unreadable: list[str]  # a sentence for each image that is skipped
 
 
 class LabelledPhotos(NamedTuple):
     """The photos of a folder."""
 
-    x: Tensor  # uint8 (N, C, H, W)
+    x: Tensor  # uint8 (N, C, H, W); `StreamedImages` take its place
     labels: list[int]  # of each photo, an index into `classes`
     classes: tuple[str, ...]  # sorted
     skipped: tuple[str, ...] = ()  # a sentence for each reason why other files are not used
+
+
+def load_images(
+    listing: Listing,
+    form: Form | _ChooseForm,
+    *,
+    stream: bool | None,
+    skip: bool,
+    hint: str,
+) -> LoadedImages:
+    """Return the images of a listing, decoded or streamed.
+
+    Args:
+        listing: The images.
+        form: Their form, or a function that chooses it from the headers of the readable images.
+        stream: Leave the images in their files; None: if they do not fit into `IN_MEMORY`.
+        skip: Skip images that cannot be read; otherwise they are refused. Streamed images are
+            checked beforehand only if they are to be skipped.
+        hint: End of the message that refuses images.
+
+    Raises:
+        CorruptFileError: Images cannot be read and `skip` is false, or no image can be read.
+    """
+    count = len(listing.names)
+    skipped: list[str] = []
+
+    def readable(unreadable: Sequence[UnreadableImage], known: str = "") -> list[int]:
+        """Return the rows of the readable images; note the others, or refuse them."""
+        skipped.extend(image.message for image in unreadable)
+        if unreadable and (not skip or len(skipped) == count):
+            known = known if len(skipped) < count else ""
+            raise CorruptFileError(
+                f"{skipped[0]} ({known}{len(skipped)} of {count} images cannot be read"
+                f"{'' if skip else hint})"
+            )
+        bad = {image.row for image in unreadable}
+        return [row for row in range(len(listing.names)) if row not in bad]
+
+    if not isinstance(form, Form):
+        headers, unreadable = read_headers(listing.source, listing.names)
+        listing = listing.keep(readable(unreadable, "at least "))
+        form = form(listing, list(headers.values()))
+    files = ImageFiles(listing.source, listing.names, *form)
+    x = cast(Tensor, StreamedImages(files))  # it offers what callers need of a tensor
+    if stream or (stream is None and x.shape.numel() > IN_MEMORY):
+        unreadable = files.check_all() if skip else []
+    else:
+        x, unreadable = files.decode_rows(range(len(files)))
+    if unreadable:
+        rows = readable(unreadable)
+        listing, x = listing.keep(rows), x[torch.tensor(rows)]
+    return LoadedImages(listing, x, skipped)
 
 
 def read_folder(
@@ -43,6 +115,7 @@ def read_folder(
     largest: int = 64,
     skip: Callable[[str], object] | None = None,
     part: Literal["train", "test"] = "train",
+    stream: bool = False,
 ) -> LabelledPhotos:
     """Return all photos of a folder, or of a zip file, that has a folder for each class.
 
@@ -56,6 +129,7 @@ def read_folder(
             pixels a side. Otherwise they become `largest` x `largest`.
         skip: Skip photos that cannot be read, and call this with a sentence that says so.
         part: Read this part of a folder that has a train and a test part.
+        stream: Leave the photos in their files and decode them when needed.
 
     Returns:
         The photos, and in `skipped` the files that are not photos or not in a class folder.
@@ -65,29 +139,42 @@ def read_folder(
         InputError: The folder has no class folders, or the photos need too much memory.
         CorruptFileError: Photos cannot be read and `skip` is None, or no photo can be read.
     """
-    source, by_class, other_files = find_classes(FileSource(existing_path(path)), part)
-    classes = tuple(sorted(by_class))
-    names = [name for folder in classes for name in by_class[folder]]
-    labels = [label for label, folder in enumerate(classes) for _ in by_class[folder]]
-    unreadable: list[UnreadableImage] = []
-    resize = True
-    if shape is None:
-        headers, unreadable = read_headers(source, names)
-        _refuse(unreadable, len(names), skip, headers_only=True)
-        shape, resize = _shape_of(headers.values(), size, largest)
-    rows = _other_rows(len(names), unreadable)
-    x, found = _decode(source, names, rows, shape, resize)
-    unreadable += found
-    _refuse(unreadable, len(names), skip)
+    listing = find_classes(FileSource(existing_path(path)), part)
+    count = len(listing.names)
+    form = _form(shape, size, largest)
+    listing, x, unreadable = load_images(
+        listing, form, stream=stream or None, skip=skip is not None, hint=_HINT
+    )
+    if not stream and not isinstance(x, Tensor):
+        raise InputError(
+            f"{path}: {len(x)} images of {x.shape[3]}x{x.shape[2]} need more than "
+            f"{IN_MEMORY >> 30} GiB; learn them in parts, or use a smaller size"
+        )
     if unreadable and skip is not None:
         skip(
-            f"skipped {len(unreadable)} of {len(names)} images that cannot be read; "
-            f"the first: {unreadable[0].message}"
+            f"skipped {len(unreadable)} of {count} images that cannot be read; "
+            f"the first: {unreadable[0]}"
         )
-        kept = _other_rows(len(names), unreadable)
-        x = x[torch.isin(torch.tensor(rows), torch.tensor(kept))]
-        labels = [labels[row] for row in kept]
-    return LabelledPhotos(x, labels, classes, other_files)
+    return LabelledPhotos(x, listing.labels, listing.classes, listing.skipped)
+
+
+def read_all(
+    source: PhotoSource,
+    names: Sequence[str],
+    *,
+    shape: tuple[int, ...] | None = None,
+    size: int | None = None,
+    largest: int = 64,
+    stream: bool = False,
+) -> Tensor:
+    """Return photos of a source as uint8 (N, C, H, W); see `read_folder` for the arguments.
+
+    Raises:
+        CorruptFileError: A photo cannot be read.
+    """
+    listing = Listing(source, list(names), [0] * len(names), len(names), ())
+    form = _form(shape, size, largest)
+    return load_images(listing, form, stream=stream, skip=False, hint="").x
 
 
 def has_own_test(path: str | os.PathLike[str]) -> bool:
@@ -99,84 +186,23 @@ def has_own_test(path: str | os.PathLike[str]) -> bool:
     return (found.is_dir() or zipfile.is_zipfile(found)) and has_test_classes(FileSource(found))
 
 
-def read_all(
-    source: PhotoSource,
-    names: Sequence[str],
-    *,
-    shape: tuple[int, ...] | None = None,
-    size: int | None = None,
-    largest: int = 64,
-) -> Tensor:
-    """Return photos of a source as uint8 (N, C, H, W); see `read_folder` for the arguments.
-
-    Raises:
-        CorruptFileError: A photo cannot be read.
-    """
-    resize = True
-    if shape is None:
-        headers, unreadable = read_headers(source, names)
-        refuse_any(unreadable)
-        shape, resize = _shape_of(headers.values(), size, largest)
-    x, unreadable = _decode(source, names, range(len(names)), shape, resize)
-    refuse_any(unreadable)
-    return x
+def channels_of(headers: Collection[Header]) -> int:
+    """Return 1 if all images are grey, else 3."""
+    return 1 if all(header.grey for header in headers) else 3
 
 
-def refuse_any(unreadable: Sequence[UnreadableImage]) -> None:
-    """Raise CorruptFileError, which names the first, if there are unreadable photos."""
-    if unreadable:
-        more = f" and {len(unreadable) - 1} more cannot be read" if len(unreadable) > 1 else ""
-        raise CorruptFileError(f"{unreadable[0].message}{more}")
+def _form(shape: tuple[int, ...] | None, size: int | None, largest: int) -> Form | _ChooseForm:
+    """Return the form of `shape`, or a function that chooses one; see `read_folder`."""
+    if shape is not None:
+        channels, height, width = shape
+        return Form((channels, height, width), "bilinear")
 
+    def choose(_: Listing, headers: Sequence[Header]) -> Form:
+        channels, sizes = channels_of(headers), {header[:2] for header in headers}
+        width, height = next(iter(sizes))
+        if size is None and len(sizes) == 1 and max(width, height) <= largest:
+            return Form((channels, height, width))
+        side = largest if size is None else size
+        return Form((channels, side, side), "bilinear")
 
-def _other_rows(count: int, unreadable: Sequence[UnreadableImage]) -> list[int]:
-    bad = {image.row for image in unreadable}
-    return [row for row in range(count) if row not in bad]
-
-
-def _shape_of(
-    headers: Collection[Header], size: int | None, largest: int
-) -> tuple[tuple[int, int, int], bool]:
-    """Return the shape that images get, and whether they must be resized."""
-    channels = 1 if all(header.grey for header in headers) else 3
-    if size is not None:
-        return (channels, size, size), True
-    sizes = {header[:2] for header in headers}
-    width, height = next(iter(sizes))
-    if len(sizes) == 1 and max(width, height) <= largest:
-        return (channels, height, width), False
-    return (channels, largest, largest), True
-
-
-def _decode(
-    source: PhotoSource,
-    names: Sequence[str],
-    rows: Sequence[int],
-    shape: tuple[int, ...],
-    resize: bool,
-) -> tuple[Tensor, list[UnreadableImage]]:
-    channels, height, width = shape
-    if len(rows) * channels * height * width > IN_MEMORY:
-        raise InputError(
-            f"{source.path_of('')}: {len(rows)} images of {width}x{height} need more than "
-            f"{IN_MEMORY >> 30} GiB; learn them in parts, or use a smaller size"
-        )
-    files = ImageFiles(source, names, (channels, height, width), "bilinear" if resize else None)
-    return files.decode_rows(rows, threads=THREADS)
-
-
-def _refuse(
-    unreadable: Sequence[UnreadableImage],
-    count: int,
-    skip: Callable[[str], object] | None = None,
-    *,
-    headers_only: bool = False,
-) -> None:
-    """Raise CorruptFileError if images are unreadable and must not be skipped, or all are."""
-    if unreadable and (skip is None or len(unreadable) == count):
-        known = "at least " if headers_only and len(unreadable) < count else ""
-        hint = "; on the command line, --skip-unreadable skips them" if skip is None else ""
-        raise CorruptFileError(
-            f"{unreadable[0].message} "
-            f"({known}{len(unreadable)} of {count} images cannot be read{hint})"
-        )
+    return choose
