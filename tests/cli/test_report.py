@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from gradmix.cli.report import DEMO_REPORT
+from gradmix.cli.demo import REPORT, demo_configs
 from gradmix.errors import GradMixError
 from gradmix.runs.config import config_for
-from gradmix.runs.demo import demo_configs
 from gradmix.runs.run import run
 from gradmix.runs.store import ResultStore
 
@@ -84,12 +83,12 @@ def quick_demo(some_run, monkeypatch):
 def test_the_demo_ends_with_a_report_where_the_user_is(gradmix, quick_demo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = gradmix("demo")
-    assert printed.endswith(f"All results, with charts: {DEMO_REPORT}\n")
-    assert "<title>gradmix demo</title>" in (tmp_path / DEMO_REPORT).read_text(encoding="utf-8")
+    assert printed.endswith(f"All results, with charts: {REPORT}\n")
+    assert "<title>gradmix demo</title>" in (tmp_path / REPORT).read_text(encoding="utf-8")
 
 
 def test_the_demo_succeeds_where_nothing_can_be_written(gradmix, quick_demo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    os.mkdir(DEMO_REPORT)  # a folder in its place; a test may run as one who may write anywhere
+    os.mkdir(REPORT)  # a folder in its place; a test may run as one who may write anywhere
     gradmix("demo")
-    assert os.listdir(tmp_path) == [DEMO_REPORT]
+    assert os.listdir(tmp_path) == [REPORT]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gradmix.cli.commands import app
 from gradmix.errors import DivergedError, GradMixError
-from gradmix.runs import complete
+from gradmix.runs import run as complete
 from gradmix.runs import run as runs
 from gradmix.runs.config import config_for
 from gradmix.runs.results import load_result
@@ -146,7 +146,7 @@ def test_a_failure_is_shown_and_recorded_until_the_run_succeeds(gradmix, tmp_pat
     store, config = ResultStore(tmp_path), config_for("digits", epochs=1, lr=1e30)
     assert store.find_failure(config).error == "DivergedError"
     good = gradmix_run_of(gradmix(*QUICK, "--json", "--out", str(tmp_path / "other")))
-    monkeypatch.setattr("gradmix.runs.complete.train", lambda c, *_: good(c))
+    monkeypatch.setattr("gradmix.runs.run.train", lambda c, *_: good(c))
     gradmix(*bad)
     assert store.find_failure(config) is None
     assert store.find(config) is not None
@@ -162,7 +162,7 @@ def gradmix_run_of(text):
 def test_a_run_that_another_process_is_at_is_waited_for(tmp_path, monkeypatch):
     store, config = ResultStore(tmp_path).create(), config_for("digits", epochs=1)
     lock = store.lock(config)
-    monkeypatch.setattr("time.sleep", lambda _: lock.release() if lock.path.exists() else None)
+    monkeypatch.setattr("time.sleep", lambda _: lock.close() if lock.path.exists() else None)
     outcome = CliRunner().invoke(app, [*QUICK, "--out", str(tmp_path)])
     assert outcome.exit_code == 0
     assert "waiting for another process" in outcome.stderr

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gradmix.report import classes
-from gradmix.report.classes import class_accuracy, class_axes, class_axis, pair_counts
+from gradmix.report import data as classes
+from gradmix.report.data import class_accuracy, class_axes, class_axis, pair_counts
 from gradmix.report.rows import make_rows
 
 

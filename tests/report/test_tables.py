@@ -7,7 +7,7 @@ import pytest
 
 from gradmix.paper.numbers import PaperValue
 from gradmix.report import tables
-from gradmix.report.classes import class_axes
+from gradmix.report.data import class_axes
 from gradmix.report.rows import make_rows
 from gradmix.report.tables import (
     common_settings,

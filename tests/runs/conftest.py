@@ -9,7 +9,7 @@ from gradmix.runs.store import ResultStore
 
 OTHER = """
 import sys, time
-from gradmix.runs.running import try_to_lock
+from gradmix.runs.store import try_to_lock
 from pathlib import Path
 lock = try_to_lock(Path(sys.argv[1]))
 print("mine" if lock else "taken", flush=True)

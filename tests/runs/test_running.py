@@ -11,7 +11,7 @@ import pytest
 
 from gradmix import config_for
 from gradmix.runs.run import load_benchmark, prepare
-from gradmix.runs.running import RunProgress, read_progress
+from gradmix.runs.store import RunProgress, read_progress
 from gradmix.training.loop import StepDone
 
 
@@ -73,7 +73,7 @@ def test_processes_that_want_one_lock_get_it_one_after_another(tmp_path):
     code = """
 import os, sys
 from pathlib import Path
-from gradmix.runs.running import try_to_lock
+from gradmix.runs.store import try_to_lock
 path, guard, done = Path(sys.argv[1]), Path(sys.argv[2]), 0
 while done < 50:
     lock = try_to_lock(path)

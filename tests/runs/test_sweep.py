@@ -16,12 +16,11 @@ import pytest
 from gradmix.errors import DataNotFoundError, FileError, InputError, WorkerError
 from gradmix.methods import METHODS, MethodInfo
 from gradmix.methods.er import ER
-from gradmix.runs import complete as complete_module
+from gradmix.runs import run as complete_module
 from gradmix.runs import sweep as sweep_module
-from gradmix.runs.complete import complete
 from gradmix.runs.config import config_for
-from gradmix.runs.running import RunProgress
-from gradmix.runs.store import MARKER, ResultStore
+from gradmix.runs.run import complete
+from gradmix.runs.store import MARKER, ResultStore, RunProgress
 from gradmix.runs.sweep import Sweep, find_impossible, run_sweep
 
 TWELVE = {"data": ["digits"], "mix": ["none", "gradmix+"], "seeds": "0-5", "epochs": 1}

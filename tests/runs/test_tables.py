@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from gradmix.errors import UnknownNameError
-from gradmix.runs.formats import TextCell, TextTable, to_csv, to_latex, to_markdown
+from gradmix.runs.comparisons import comparison_table, group_records, run_records, runs_table
 from gradmix.runs.groups import group_results
 from gradmix.runs.statistics import Summary
-from gradmix.runs.tables import Cell, comparison_table, group_records, run_records, runs_table
+from gradmix.runs.tables import Cell, TextCell, TextTable, to_csv, to_latex, to_markdown
 
 from ..conftest import example_result as example
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gradmix.cli.results import current_results
 from gradmix.cli.terminal import messages, output
-from gradmix.errors import FileError, InputError
-
-if TYPE_CHECKING:
-    from gradmix.runs.results import RunResult
-
-DEMO_REPORT = "gradmix-demo.html"
+from gradmix.errors import InputError
 
 
 def report(
@@ -48,15 +42,3 @@ def report(
     output.print(f"report in {path}", soft_wrap=True, markup=False)
     if open_it and not webbrowser.open(Path(path).resolve().as_uri()):
         messages.print("no browser was found to open the page")
-
-
-def write_demo_report(results: Sequence[RunResult]) -> None:
-    """Write the report of the demo to the current folder, if that is writable."""
-    from gradmix.report import write_report
-
-    try:
-        path = write_report(results, DEMO_REPORT, title="gradmix demo")
-    except FileError as error:
-        messages.print(str(error), soft_wrap=True, markup=False)
-    else:
-        output.print(f"All results, with charts: {path}", soft_wrap=True, markup=False)

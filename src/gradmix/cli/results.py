@@ -191,8 +191,8 @@ def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: s
 
 
 def _runs(chosen: Sequence[RunResult], metrics: Sequence[str], form: str) -> str:
-    from gradmix.runs.formats import to_csv
-    from gradmix.runs.tables import run_records, runs_table
+    from gradmix.runs.comparisons import run_records, runs_table
+    from gradmix.runs.tables import to_csv
 
     if form == "csv":
         return to_csv(run_records(chosen))
@@ -204,8 +204,8 @@ def _runs(chosen: Sequence[RunResult], metrics: Sequence[str], form: str) -> str
 def _groups(
     groups: Sequence[Any], metrics: Sequence[str], against: str | None, across: str, form: str
 ) -> str:
-    from gradmix.runs.formats import to_csv
-    from gradmix.runs.tables import comparison_table, group_records
+    from gradmix.runs.comparisons import comparison_table, group_records
+    from gradmix.runs.tables import to_csv
 
     if form == "csv":
         return to_csv(group_records(groups, metrics, against))
@@ -216,7 +216,7 @@ def _groups(
 
 def _written(table: Any, form: str) -> str:
     """Return a table as text; show it at once if the format is "table"."""
-    from gradmix.runs.formats import to_latex, to_markdown
+    from gradmix.runs.tables import to_latex, to_markdown
 
     if form == "table":
         show_results(table)

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Column, Table
+from rich.text import Text
 
+from gradmix._setting_types import parse_seeds, seed_range
 from gradmix.cli.settings import chosen, with_settings
 from gradmix.cli.terminal import (
     follow,
+    label_column,
     messages,
     output,
     print_table,
-    results_table,
+    printable,
     showing_progress,
 )
+from gradmix.runs.statistics import summarize
 
 if TYPE_CHECKING:
     from gradmix.runs.config import RunConfig
     from gradmix.runs.results import RunResult
-    from gradmix.runs.run import Observer
     from gradmix.runs.store import ResultStore
-    from gradmix.training.loop import Training
 
 
 @with_settings(lists=False)
@@ -46,7 +49,6 @@ def run(
     The defaults are the paper's protocol for the data set. Runs that OUT already has are not
     repeated. A stopped run resumes from its last checkpoint, with identical results.
     """
-    from gradmix._setting_types import parse_seeds
     from gradmix.runs.config import configs_for_seeds
     from gradmix.runs.store import ResultStore
 
@@ -90,51 +92,30 @@ def run_all(
 def _run_one(
     config: RunConfig, store: ResultStore | None, again: bool, checkpoint: bool
 ) -> RunResult:
-    from gradmix.runs.complete import prepare_run
-    from gradmix.runs.run import train
-
-    training = prepare_run(config)  # impossible runs end here, before anything is written
-    if store is not None:
-        store.create().tidy()
-    with showing_progress() as progress:
-        observe = follow(progress, config, every_task=store is not None)
-        if store is None:
-            return train(config, training, observe)
-        return _complete(config, store, training, observe, again, checkpoint)
-
-
-def _complete(
-    config: RunConfig,
-    store: ResultStore,
-    training: Training,
-    observe: Observer,
-    again: bool,
-    checkpoint: bool,
-) -> RunResult:
-    """Compute a run under its lock; wait while another process computes it."""
-    from gradmix.runs.complete import WAIT_SECONDS, complete
+    from gradmix.runs.run import complete, prepare_run, train
 
     def say(text: str) -> None:
         messages.print(f"seed {config.seed}: {text}", soft_wrap=True, markup=False)
 
-    waited = False
-    while True:
+    training = prepare_run(config)  # impossible runs end here, before anything is written
+    with showing_progress() as progress:
+        observe = follow(progress, config, every_task=store is not None)
+        if store is None:
+            return train(config, training, observe)
+        store.create().tidy()
         outcome = complete(
             config,
             store,
-            prepared=lambda _: training,
-            again=again and not waited,
+            training=training,
+            again=again,
             checkpoint=checkpoint,
+            wait=True,
             raising=True,
             on_event=observe,
             say=say,
         )
-        if outcome.result is not None:
-            return outcome.result
-        if not waited:
-            say("waiting for another process that computes it")
-        waited = True
-        time.sleep(WAIT_SECONDS)
+    assert outcome.result is not None
+    return outcome.result
 
 
 def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:
@@ -146,3 +127,19 @@ def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:
         "metrics": result.metrics,
         "seconds": result.seconds,
     }
+
+
+def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
+    """Return a table with one row per label: the main metrics over its results."""
+    columns = ("average accuracy", "final accuracy", "forgetting")
+    numbers = [Column(name, no_wrap=True) for name in ("seeds", *columns, "seconds")]
+    table = Table(label_column(""), *numbers)
+    for label, results in rows.items():
+        metric = {
+            key: summarize([result.metrics[key] for result in results]).text()
+            for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
+        }
+        seeds = seed_range([result.config["seed"] for result in results])
+        seconds = statistics.fmean(result.seconds["total"] for result in results)
+        table.add_row(Text(printable(label)), seeds, *metric.values(), f"{seconds:.1f}")
+    return table

@@ -12,8 +12,8 @@ from gradmix.cli.terminal import SweepDisplay, messages, output, show_results
 from gradmix.errors import InputError
 
 if TYPE_CHECKING:
-    from gradmix.runs.complete import Outcome
     from gradmix.runs.config import RunConfig
+    from gradmix.runs.run import Outcome
     from gradmix.runs.sweep import Sweep
 
 
@@ -134,8 +134,8 @@ def _standing(state: Sweep) -> dict[str, Any]:
 
 def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
     """Print means over the seeds, and which runs are missing and why."""
+    from gradmix.runs.comparisons import comparison_table
     from gradmix.runs.groups import group_results
-    from gradmix.runs.tables import comparison_table
 
     if state.results and not as_json:
         show_results(comparison_table(group_results(state.results)).text())

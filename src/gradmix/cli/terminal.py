@@ -1,12 +1,11 @@
-"""Output of the command line: progress of runs, tables of results, a chart of forgetting."""
+"""Output of the command line: progress of runs and tables of results."""
 
 from __future__ import annotations
 
 import io
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -20,21 +19,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix._setting_types import seed_range
-from gradmix.runs.formats import TextTable
-from gradmix.runs.running import RunProgress
-from gradmix.runs.statistics import summarize
+from gradmix.runs.tables import TextTable
 
 if TYPE_CHECKING:
-    from gradmix.runs.complete import Outcome
     from gradmix.runs.config import RunConfig
-    from gradmix.runs.results import RunResult
+    from gradmix.runs.run import Outcome
+    from gradmix.runs.store import RunProgress
     from gradmix.runs.sweep import Sweep
     from gradmix.training.loop import Event, TaskDone, Training
 
 REFRESH_SECONDS = 0.1
 SHOWN_RUNNING = 8
-BARS = "▁▂▃▄▅▆▇█"
 FOLDED = 14  # the fewest characters of a label that is folded
 
 output = Console(highlight=False)
@@ -83,6 +78,7 @@ def follow(
     progress: Progress, config: RunConfig, every_task: bool = True
 ) -> Callable[[Training, Event], None]:
     """Return an observer that shows the progress of one run, and a line for every task if asked."""
+    from gradmix.runs.store import RunProgress
     from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
     name = run_label(config)
@@ -248,7 +244,8 @@ def _width(column: Column) -> int:
     return max(cell_len(line) for text in texts for line in [*text.split("\n"), ""])
 
 
-def _label(title: str) -> Column:
+def label_column(title: str) -> Column:
+    """Return a column whose labels fold on a narrow terminal."""
     return Column(title, overflow="fold")
 
 
@@ -258,41 +255,8 @@ def rich_table(layout: TextTable) -> Table:
     if len(layout.columns) > 1 and any(layout.groups):
         titles = [f"{group}\n{column}" for group in layout.groups for column in layout.columns]
     numbers = [Column(Text(printable(title)), no_wrap=True) for title in titles]
-    table = Table(*map(_label, layout.heads), *numbers)
+    table = Table(*map(label_column, layout.heads), *numbers)
     for labels, cells in layout.rows:
         texts = [Text(cell.text, style="bold" if cell.bold else "") for cell in cells]
         table.add_row(*(Text(printable(label)) for label in labels), *texts)
-    return table
-
-
-def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
-    """Return a table with one row per label: the main metrics over its results."""
-    columns = ("average accuracy", "final accuracy", "forgetting")
-    numbers = [Column(name, no_wrap=True) for name in ("seeds", *columns, "seconds")]
-    table = Table(_label(""), *numbers)
-    for label, results in rows.items():
-        metric = {
-            key: summarize([result.metrics[key] for result in results]).text()
-            for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
-        }
-        seeds = seed_range([result.config["seed"] for result in results])
-        seconds = statistics.fmean(result.seconds["total"] for result in results)
-        table.add_row(Text(printable(label)), seeds, *metric.values(), f"{seconds:.1f}")
-    return table
-
-
-def forgetting_chart(rows: Mapping[str, Sequence[RunResult]]) -> Table:
-    """Return the accuracy on the first task while later tasks are learned."""
-    first = next(iter(rows.values()))[0]
-    names = [first.class_names[label] for label in first.tasks[0]["classes"]]
-    tasks = (f"task {task + 1}" for task in range(len(first.tasks)))
-    table = Table(Column(no_wrap=True), *tasks)
-    table.title = f"accuracy on the first classes ({', '.join(names)}) after each task"
-    for label, results in rows.items():
-        cells = []
-        for task in range(len(first.tasks)):
-            accuracy = statistics.fmean(result.accuracy[task][0] for result in results)
-            bar = BARS[min(int(accuracy * len(BARS)), len(BARS) - 1)]
-            cells.append(f"{bar * 3} {accuracy:.2f}")
-        table.add_row(label, *cells)
     return table

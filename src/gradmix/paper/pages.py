@@ -11,7 +11,7 @@ from gradmix.files.atomic_write import write_text
 from gradmix.paper.figures import draw
 from gradmix.paper.reproductions import SMALL_EPOCHS, Reproduction
 from gradmix.paper.tables import FilledTable, printable
-from gradmix.runs.formats import to_markdown
+from gradmix.runs.tables import to_markdown
 
 SMALL = (
     f"Small scale: narrow networks and at most {SMALL_EPOCHS} epochs per task. "

@@ -17,10 +17,9 @@ from gradmix.runs.groups import (
     is_control,
     recipe_of,
 )
-from gradmix.runs.names import display
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary, summarize
-from gradmix.runs.tables import Cell, Row, Table
+from gradmix.runs.tables import Cell, Row, Table, display
 
 MAX_COLUMNS = 4
 """More columns leave no room for standard deviations."""

@@ -16,8 +16,8 @@ from gradmix.runs.groups import (
     gradients_add,
     settings_without,
 )
-from gradmix.runs.names import display
 from gradmix.runs.statistics import number
+from gradmix.runs.tables import display
 
 OF_THE_METHOD = (*OF_THE_MIX, "method", "options", "head")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from gradmix.runs.formats import TextCell, TextTable
+from gradmix.runs.tables import TextCell, TextTable
 
 
 def to_html(

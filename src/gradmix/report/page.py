@@ -15,8 +15,7 @@ from gradmix import __version__
 from gradmix.errors import ResultError
 from gradmix.files.atomic_write import write_text
 from gradmix.report import tables
-from gradmix.report.classes import class_axes
-from gradmix.report.data import chart_data, embed
+from gradmix.report.data import chart_data, class_axes, embed
 from gradmix.report.headline import headlines
 from gradmix.report.html import to_description_list
 from gradmix.report.rows import Row, by_data, make_rows

@@ -10,10 +10,10 @@ from gradmix.data import DATASETS
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
 from gradmix.mixing import ABOUT
-from gradmix.runs.groups import Group, group_results, show_setting
-from gradmix.runs.names import display
+from gradmix.runs.groups import Group, group_results
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Summary, summarize, summarize_each
+from gradmix.runs.tables import display, show_setting
 from gradmix.training.metrics import accuracy_after_each_task
 
 SHORT = {

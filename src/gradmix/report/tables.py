@@ -8,34 +8,22 @@ from html import escape
 
 from gradmix.paper.measures import mean_over_tasks
 from gradmix.paper.numbers import paper_accuracy
-from gradmix.report.classes import ClassAxis, class_accuracy
+from gradmix.report.data import METRICS, SECONDS, ClassAxis, class_accuracy
 from gradmix.report.html import to_description_list, to_html
 from gradmix.report.rows import IDENTITY, Row, by_data, by_method
-from gradmix.runs import tables
-from gradmix.runs.formats import TextCell, TextTable
+from gradmix.runs import comparisons
 from gradmix.runs.groups import (
     OF_THE_MIX,
     capability_note,
     compare_groups,
     gradients_add,
     settings_without,
-    show_setting,
 )
-from gradmix.runs.names import display
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary
-from gradmix.runs.tables import Cell, Table
+from gradmix.runs.tables import Cell, Table, TextCell, TextTable, display, show_setting
 from gradmix.runs.tables import Row as TableRow
 
-METRICS = (
-    "average_accuracy",
-    "final_accuracy",
-    "forgetting_from_best",
-    "forgetting_from_learned",
-    "backward_transfer",
-    "forward_transfer",
-)
-SECONDS = ("train", "criterion", "evaluate", "total")
 MEASURED = {
     "detrimental mixes, whole network": ("detrimental-rate", "whole_network"),
     "last layer": ("detrimental-rate", "last_layer"),
@@ -246,7 +234,7 @@ def versions_table(results: Sequence[RunResult]) -> str:
 def runs_table(results: Sequence[RunResult]) -> str:
     """Show every run: differing settings, main metrics, time and its set of versions."""
     metrics = [name for name in METRICS[:3] if any(name in r.metrics for r in results)]
-    table = tables.runs_table(results, metrics, 4, differing_settings(results))
+    table = comparisons.runs_table(results, metrics, 4, differing_settings(results))
     sets = version_sets(results)
     rows = tuple(
         (labels, (*cells, TextCell(letter(sets.index(result.versions)))))

@@ -1,4 +1,4 @@
-"""Schemas of the files in a result store: results, the marker, failed runs and progress.
+"""Schemas of the files in a result store: results, failed runs, progress, checkpoints' records.
 
 Every file is read within limits of size and nesting and checked against its schema. A result must
 also be consistent: its lists match each other, and its metrics follow from its accuracies.
@@ -10,12 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator
+import torch
+from pydantic import ConfigDict, Field, JsonValue, ValidationError, create_model, model_validator
+from torch import Tensor
 
 from gradmix.errors import FileError, InputError
 from gradmix.files.json_file import read_json
-from gradmix.files.schema import Schema, first_violation, validate
-from gradmix.runs.results import FORMAT, SCHEMA_VERSION
+from gradmix.files.schema import Schema, TensorOf, first_violation, validate
 from gradmix.settings import REMOVED, RunSettings, check, plain_value
 from gradmix.training.metrics import all_metrics
 
@@ -27,6 +28,10 @@ Real = Annotated[float, Field(ge=-1e30, le=1e30)]
 Text = Annotated[str, Field(max_length=10_000)]
 Metrics = dict[Text, Annotated[float, Field(ge=-1, le=1)]]
 Matrix = list[list[Share]]
+
+FORMAT = "gradmix-result"
+SCHEMA_VERSION = 2
+"""The version of the files: which fields they have."""
 
 TOLERANCE = 1e-9
 """Between a metric in a file and the one computed from its accuracies."""
@@ -85,45 +90,24 @@ class Measurement(Schema):
     epoch: Count
 
 
-class DetrimentalRate(Measurement):
-    """Shares of mixed samples that cause more forgetting than the original."""
-
-    whole_network: Share
-    last_layer: Share
-
-
-class ApproximationError(Measurement):
-    """Errors of the criterion's scores for each λ, and their means."""
-
-    lambdas: list[Share]
-    of_samples: list[Real]
-    of_classes: list[Real]
-    mean_of_samples: Real
-    mean_of_classes: Real
-
-
-class PrecisionRecall(Measurement):
-    """Agreement of approximated with true gradients."""
-
-    precision: Share
-    recall: Share
-    optimal: Share
-    negative: Share
-
-
-class ClassDistance(Measurement):
-    """Mean cosine distances of gradients."""
-
-    within: Real
-    between: Real
+def _measurement(**numbers: Any) -> type[Measurement]:
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in numbers.items()}
+    return create_model("Measurement", __base__=Measurement, **fields)
 
 
 MEASUREMENTS: dict[str, type[Measurement]] = {
-    "detrimental-rate": DetrimentalRate,
-    "approximation-error": ApproximationError,
-    "precision-recall": PrecisionRecall,
-    "class-distance": ClassDistance,
+    "detrimental-rate": _measurement(whole_network=Share, last_layer=Share),
+    "approximation-error": _measurement(
+        lambdas=list[Share],
+        of_samples=list[Real],
+        of_classes=list[Real],
+        mean_of_samples=Real,
+        mean_of_classes=Real,
+    ),
+    "precision-recall": _measurement(precision=Share, recall=Share, optimal=Share, negative=Share),
+    "class-distance": _measurement(within=Real, between=Real),
 }
+"""The numbers of each analysis."""
 
 
 class ResultFile(Schema):
@@ -160,9 +144,8 @@ class ResultFile(Schema):
             if variant.metrics.keys() != self.metrics.keys():
                 raise ValueError(f"variants.{name}.metrics: names differ from those of metrics")
         for name, entries in self.analysis.items():
-            kind = MEASUREMENTS.get(name, Measurement)
             for entry in entries:
-                self._check_measurement(f"analysis.{name}", kind, entry)
+                self._check_measurement(name, entry)
         return self
 
     def _check_shapes(self) -> None:
@@ -183,17 +166,15 @@ class ResultFile(Schema):
         if self.seconds.criterion_by_task is not None:
             _check_length("seconds.criterion_by_task", self.seconds.criterion_by_task, tasks)
 
-    def _check_measurement(
-        self, name: str, kind: type[Measurement], entry: Mapping[str, JsonValue]
-    ) -> None:
+    def _check_measurement(self, analysis: str, entry: Mapping[str, JsonValue]) -> None:
+        name = f"analysis.{analysis}"
         try:
-            measured = kind.model_validate(entry)
+            measured = MEASUREMENTS.get(analysis, Measurement).model_validate(entry).model_dump()
         except ValidationError as error:
             raise ValueError(f"{name}.{first_violation(error)}") from None
-        _check_task(f"{name}.task", measured.task, len(self.tasks))
-        if isinstance(measured, ApproximationError):
-            _check_length(f"{name}.of_samples", measured.of_samples, len(measured.lambdas))
-            _check_length(f"{name}.of_classes", measured.of_classes, len(measured.lambdas))
+        _check_task(f"{name}.task", measured["task"], len(self.tasks))
+        for curve in ("of_samples", "of_classes") if analysis == "approximation-error" else ():
+            _check_length(f"{name}.{curve}", measured[curve], len(measured["lambdas"]))
 
 
 def _check_length(name: str, values: Sequence[Any], wanted: int) -> None:
@@ -290,6 +271,57 @@ class ProgressFile(Schema):
 
     pid: Count
     progress: ProgressEntry | None
+
+
+class RecordState(Schema):
+    """What an unfinished run has recorded, in its checkpoint; `RunRecord` explains the fields."""
+
+    initial: dict[str, list[Share]]
+    accuracy: dict[str, Matrix]
+    class_accuracy: Matrix
+    pair_counts: list[Annotated[Tensor, TensorOf(torch.int64, ndim=2)]]
+    epochs: list[StageEntry]
+    tasks: list[TaskEntry]
+    analysis: dict[str, list[dict[str, Any]]]
+    criterion_seconds: list[Seconds]
+
+    def check(self, *, done: int, tasks: int, classes: int, analyses: Sequence[str]) -> None:
+        """Raise ValueError unless the record fits a run with `done` finished tasks."""
+        for name in ("class_accuracy", "pair_counts", "tasks", "criterion_seconds"):
+            _check_length(name, getattr(self, name), done)
+        _check_shape("class_accuracy", self.class_accuracy, done, classes)
+        for name, matrix in self.accuracy.items():
+            _check_shape(f"accuracy.{name}", matrix, done, tasks)
+        for name, row in self.initial.items():
+            _check_length(f"initial.{name}", row, tasks)
+        if self.accuracy.keys() != self.initial.keys() or "main" not in self.accuracy:
+            raise ValueError("accuracy: does not have the predictors of initial")
+        if self.analysis.keys() != set(analyses):
+            raise ValueError(f"analysis: has {sorted(self.analysis)}, not {list(analyses)}")
+
+
+def check_record(
+    state: dict[str, Any], *, done: int, tasks: int, classes: int, analyses: Sequence[str]
+) -> None:
+    """Check a saved record against the run that resumes.
+
+    Args:
+        state: The saved record.
+        done: Number of tasks that are done.
+        tasks: Number of tasks of the run.
+        classes: Number of classes of the run.
+        analyses: Names of the run's analyses.
+
+    Raises:
+        InputError: If the record is invalid; the message names the field.
+    """
+    try:
+        record = RecordState.model_validate(state)
+        record.check(done=done, tasks=tasks, classes=classes, analyses=analyses)
+    except ValidationError as error:
+        raise InputError(f"record.{first_violation(error)}") from None
+    except ValueError as error:
+        raise InputError(f"record.{error}") from None
 
 
 def read_result(path: Path) -> dict[str, Any]:

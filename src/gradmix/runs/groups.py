@@ -12,6 +12,7 @@ from gradmix.errors import InputError, ResultError, UnknownNameError
 from gradmix.mixing import ABOUT, Recipe, parse_recipe
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary, paired_difference, summarize
+from gradmix.runs.tables import show_setting
 from gradmix.settings import REMOVED, CriterionSettings, MixSettings
 
 BY = ("data", "method", "mix")
@@ -19,8 +20,6 @@ BY = ("data", "method", "mix")
 
 OF_THE_MIX = (*MixSettings.model_fields, *CriterionSettings.model_fields, *REMOVED, "analyses")
 """Settings of the mix, or of what is measured. Groups that differ only in these are rivals."""
-
-"""Settings that old results have, with the only value that gradmix still supports."""
 
 CONTROL_PARTNERS = ("shuffle", "class-balanced")
 """Partners that need no gradients: the controls of a mix with gradient partners."""
@@ -311,18 +310,3 @@ def capability_note(results: Iterable[RunResult]) -> str:
         f"the runs come from CPUs with different capabilities ({', '.join(sorted(map(str, found)))}"
         "), which changes results"
     )
-
-
-def show_setting(value: Any) -> str:
-    """Return the value of a setting as short text.
-
-    >>> show_setting([5, 5]), show_setting(None), show_setting({"alpha": 0.5})
-    ('5 5', '–', 'alpha=0.5')
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    if isinstance(value, dict):
-        return " ".join(f"{name}={one}" for name, one in value.items()) or "none"
-    return str(value)

@@ -1,23 +1,32 @@
-"""The result of a run and its file; docs/results.md describes the format."""
+"""The result of a run: its fields, its file, and how the events of a run become a result.
+
+docs/results.md describes the format.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from gradmix.diagnostics import take
 from gradmix.errors import InputError
 from gradmix.mixing.recipe import parse_recipe
+from gradmix.runs._schemas import FORMAT, SCHEMA_VERSION, RecordState, check_record, read_result
+from gradmix.runs.config import RunConfig
 from gradmix.settings import changed_settings
-
-FORMAT = "gradmix-result"
-
-SCHEMA_VERSION = 2
-"""The version of the files: which fields they have."""
+from gradmix.training.loop import EpochDone, Event, TaskDone, Training
+from gradmix.training.metrics import all_metrics
 
 LONGEST_NAME = 160
 """Characters in the readable part of a file name; file systems allow 255 in all."""
@@ -82,7 +91,7 @@ def protocol_version(config: Mapping[str, Any]) -> int:
     return 2 if changed else 1
 
 
-def result_name(config: Mapping[str, Any], version: int | None = None) -> str:
+def result_name(config: Mapping[str, Any], protocol: int | None = None) -> str:
     """Return the file name of a run: readable, and unique for its configuration and protocol.
 
     Only settings that differ from their defaults count, so a setting that is added later does
@@ -90,10 +99,10 @@ def result_name(config: Mapping[str, Any], version: int | None = None) -> str:
 
     Args:
         config: The configuration in JSON form.
-        version: The protocol version; None is the one of the configuration.
+        protocol: The protocol version; None is the one of the configuration.
     """
-    version = protocol_version(config) if version is None else version
-    identity = {"protocol_version": version, "config": changed_settings(config)}
+    protocol = protocol_version(config) if protocol is None else protocol
+    identity = {"protocol_version": protocol, "config": changed_settings(config)}
     digest = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     parts = [str(config[key]) for key in ("data", "method", "mix")]
     readable = re.sub(r"[^A-Za-z0-9+.-]", "_", "-".join([*parts, f"seed{config['seed']}"]))
@@ -107,6 +116,142 @@ def load_result(path: str | os.PathLike[str]) -> RunResult:
         FileError: If the file cannot be read, has another format or version, or is damaged. The
             message names the file and the field.
     """
-    from gradmix.runs._schemas import read_result  # imports PyTorch, which names do not need
-
     return RunResult(**read_result(path))
+
+
+class RunRecord:
+    """Collects the events of a run into its result, and takes the requested analyses."""
+
+    def __init__(self, training: Training, analyses: Sequence[str] = ()) -> None:
+        self.training, self.analyses = training, analyses
+        benchmark = training.benchmark
+        labels = torch.cat([task.test.y for task in benchmark.tasks])
+        self.totals = labels.bincount(minlength=len(benchmark.class_names))
+        self.initial: dict[str, list[float]] = {}
+        self.accuracy: dict[str, list[list[float]]] = {}
+        self.class_accuracy: list[list[float]] = []
+        self.pair_counts: list[Tensor] = []
+        self.epochs: list[dict[str, Any]] = []
+        self.tasks: list[dict[str, Any]] = []
+        self.analysis: dict[str, list[dict[str, Any]]] = {name: [] for name in analyses}
+        self.criterion_seconds: list[float] = []  # spent up to the end of each task
+
+    def begin(self, initial: dict[str, Tensor]) -> None:
+        """Record the accuracy before any training."""
+        self.initial = {name: self._by_task(correct) for name, correct in initial.items()}
+        self.accuracy = {name: [] for name in initial}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the record so far, for a checkpoint."""
+        return {name: getattr(self, name) for name in RecordState.model_fields}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue an earlier record.
+
+        Raises:
+            InputError: If the record does not fit this run.
+        """
+        check_record(
+            state,
+            done=self.training.position.task,
+            tasks=len(self.training.benchmark.tasks),
+            classes=len(self.training.benchmark.class_names),
+            analyses=self.analyses,
+        )
+        vars(self).update(state)
+
+    def _by_task(self, correct: Tensor) -> list[float]:
+        groups = [list(task.classes) for task in self.training.benchmark.tasks]
+        return [float(correct[group].sum() / self.totals[group].sum()) for group in groups]
+
+    def note(self, event: Event) -> None:
+        """Record an event, and take the analyses that are due."""
+        if isinstance(event, EpochDone):
+            self._note_epoch(event)
+        elif isinstance(event, TaskDone):
+            self._note_task(event)
+
+    def _note_epoch(self, event: EpochDone) -> None:
+        if event.epoch == 1:
+            stage = {"task": event.task, "stage": event.stage}
+            self.epochs.append({**stage, "loss": [], "negative_rate": []})
+        rate = event.negative_rate
+        self.epochs[-1]["loss"].append(_short(event.loss))
+        self.epochs[-1]["negative_rate"].append(None if rate is None else _short(rate))
+        if self.analyses:
+            for name, values in take(self.analyses, self.training, event).items():
+                entry = {"task": event.task, "epoch": event.epoch, **values}
+                self.analysis[name].append(entry)
+
+    def _note_task(self, event: TaskDone) -> None:
+        task = self.training.benchmark.tasks[event.task]
+        for name, correct in event.correct.items():
+            self.accuracy[name].append(self._by_task(correct))
+        self.class_accuracy.append((event.correct["main"] / self.totals).tolist())
+        self.pair_counts.append(event.pair_counts.clone())
+        self.tasks.append(
+            {
+                "classes": list(task.classes),
+                "train": len(task.train.y),
+                "test": len(task.test.y),
+                "memory": event.memory_size,
+                "replay_batch": event.replay_batch,
+            }
+        )
+        self.criterion_seconds.append(self.training.seconds.criterion)
+
+    def result(self, config: RunConfig, total_seconds: float) -> RunResult:
+        """Return the result of the finished run."""
+        benchmark = self.training.benchmark
+        metrics = {
+            name: all_metrics(matrix, self.initial[name]) for name, matrix in self.accuracy.items()
+        }
+        variants = {
+            name: {"accuracy": matrix, "metrics": metrics[name]}
+            for name, matrix in self.accuracy.items()
+            if name != "main"
+        }
+        return RunResult(
+            config=config.to_json(),
+            versions=_versions(),
+            class_names=[_encodable(name) for name in benchmark.class_names],
+            class_order=list(benchmark.class_order),
+            tasks=self.tasks,
+            accuracy=self.accuracy["main"],
+            initial_accuracy=self.initial["main"],
+            class_accuracy=self.class_accuracy,
+            metrics=metrics["main"],
+            variants=variants,
+            epochs=self.epochs,
+            pair_counts=[counts.tolist() for counts in self.pair_counts],
+            seconds={
+                **vars(self.training.seconds),
+                "total": total_seconds,
+                "criterion_by_task": [
+                    after - before for before, after in pairwise([0.0, *self.criterion_seconds])
+                ],
+            },
+            analysis=self.analysis,
+            protocol_version=protocol_version(config.to_json()),
+        )
+
+
+def _short(value: float) -> float:
+    """Return a value with six significant digits."""
+    return float(f"{value:.6g}")
+
+
+def _encodable(name: str) -> str:
+    """Return a class name without the invalid characters that folder names may have."""
+    return name.encode(errors="replace").decode()
+
+
+def _versions() -> dict[str, str]:
+    packages = ("gradmix", "numpy", "lightning-fabric")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{package: version(package) for package in packages},
+        "torch": str(torch.__version__),  # with its build
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }

@@ -1,39 +1,38 @@
-"""One run: from a configuration to a result."""
+"""One run: from a configuration to a result, alone or in a store."""
 
 from __future__ import annotations
 
 import os
-import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from importlib.metadata import version
-from itertools import pairwise
-from typing import Any
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 from gradmix.data import Benchmark, DataSet, load_dataset, split_into_tasks
 from gradmix.data.augment import TRANSFORMS
-from gradmix.diagnostics import take
 from gradmix.errors import InputError
 from gradmix.files import locked
 from gradmix.methods import Method
 from gradmix.randomness import RandomStreams
-from gradmix.runs._record_schema import check_record
 from gradmix.runs.backbones import embed_benchmark, embed_dataset, network_of, statistics_of
 from gradmix.runs.config import RunConfig
-from gradmix.runs.results import RunResult, protocol_version
+from gradmix.runs.results import RunRecord, RunResult, protocol_version
+from gradmix.runs.store import FailedRun, ResultStore, RunLock, RunProgress
 from gradmix.settings import CriterionSettings
 from gradmix.training.build import Design, make_fabric, pick_device, torch_threads
 from gradmix.training.checkpoint import Checkpoint
-from gradmix.training.loop import EpochDone, Event, TaskDone, Training
-from gradmix.training.metrics import all_metrics
+from gradmix.training.loop import Event, StepDone, Training
 
 LOCK_SECONDS = 10.0
 """How long to wait for a checkpoint in use: readers of streamed photos outlive a killed run."""
 
+REPORT_SECONDS = 0.5
+"""How often a run writes its progress."""
+
+WAIT_SECONDS = 1.0
+"""How often to check again for runs that other processes compute."""
 
 Observer = Callable[[Training, Event], object]
 Say = Callable[[str], object]
@@ -90,7 +89,7 @@ def train(
     _check_checkpoint(checkpoint)
     guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
     with guard, torch_threads(config.threads):
-        record = _Record(training, config.analyses)
+        record = RunRecord(training, config.analyses)
         settings = config.to_json()
         about = {"config": settings, "protocol_version": protocol_version(settings)}
         saved = None
@@ -176,148 +175,110 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
     return design.build(network, num_classes, shape, mean, std, streams)
 
 
-class _Record:
-    """Collects the events of a run into its result, and takes the requested analyses."""
-
-    def __init__(self, training: Training, analyses: Sequence[str] = ()) -> None:
-        self.training, self.analyses = training, analyses
-        benchmark = training.benchmark
-        labels = torch.cat([task.test.y for task in benchmark.tasks])
-        self.totals = labels.bincount(minlength=len(benchmark.class_names))
-        self.initial: dict[str, list[float]] = {}
-        self.accuracy: dict[str, list[list[float]]] = {}
-        self.class_accuracy: list[list[float]] = []
-        self.pair_counts: list[Tensor] = []
-        self.epochs: list[dict[str, Any]] = []
-        self.tasks: list[dict[str, Any]] = []
-        self.analysis: dict[str, list[dict[str, Any]]] = {name: [] for name in analyses}
-        self.criterion_seconds: list[float] = []  # spent up to the end of each task
-
-    def begin(self, initial: dict[str, Tensor]) -> None:
-        """Record the accuracy before any training."""
-        self.initial = {name: self._by_task(correct) for name, correct in initial.items()}
-        self.accuracy = {name: [] for name in initial}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the record so far, for a checkpoint."""
-        return {
-            "initial": self.initial,
-            "accuracy": self.accuracy,
-            "class_accuracy": self.class_accuracy,
-            "pair_counts": list(self.pair_counts),
-            "epochs": self.epochs,
-            "tasks": self.tasks,
-            "analysis": self.analysis,
-            "criterion_seconds": self.criterion_seconds,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue an earlier record.
-
-        Raises:
-            InputError: If the record does not fit this run.
-        """
-        check_record(
-            state,
-            done=self.training.position.task,
-            tasks=len(self.training.benchmark.tasks),
-            classes=len(self.training.benchmark.class_names),
-            analyses=self.analyses,
-        )
-        self.initial, self.accuracy = state["initial"], state["accuracy"]
-        self.class_accuracy, self.pair_counts = state["class_accuracy"], state["pair_counts"]
-        self.epochs, self.tasks = state["epochs"], state["tasks"]
-        self.analysis, self.criterion_seconds = state["analysis"], state["criterion_seconds"]
-
-    def _by_task(self, correct: Tensor) -> list[float]:
-        groups = [list(task.classes) for task in self.training.benchmark.tasks]
-        return [float(correct[group].sum() / self.totals[group].sum()) for group in groups]
-
-    def note(self, event: Event) -> None:
-        """Record an event, and take the analyses that are due."""
-        if isinstance(event, EpochDone):
-            self._note_epoch(event)
-            if self.analyses:
-                for name, values in take(self.analyses, self.training, event).items():
-                    entry = {"task": event.task, "epoch": event.epoch, **values}
-                    self.analysis[name].append(entry)
-        elif isinstance(event, TaskDone):
-            task = self.training.benchmark.tasks[event.task]
-            for name, correct in event.correct.items():
-                self.accuracy[name].append(self._by_task(correct))
-            self.class_accuracy.append((event.correct["main"] / self.totals).tolist())
-            self.pair_counts.append(event.pair_counts.clone())
-            self.tasks.append(
-                {
-                    "classes": list(task.classes),
-                    "train": len(task.train.y),
-                    "test": len(task.test.y),
-                    "memory": event.memory_size,
-                    "replay_batch": event.replay_batch,
-                }
-            )
-            self.criterion_seconds.append(self.training.seconds.criterion)
-
-    def _note_epoch(self, event: EpochDone) -> None:
-        stage = {"task": event.task, "stage": event.stage}
-        if event.epoch == 1:
-            self.epochs.append({**stage, "loss": [], "negative_rate": []})
-        rate = event.negative_rate
-        self.epochs[-1]["loss"].append(_short(event.loss))
-        self.epochs[-1]["negative_rate"].append(None if rate is None else _short(rate))
-
-    def result(self, config: RunConfig, total_seconds: float) -> RunResult:
-        """Return the result of the finished run."""
-        benchmark = self.training.benchmark
-        metrics = {
-            name: all_metrics(matrix, self.initial[name]) for name, matrix in self.accuracy.items()
-        }
-        variants = {
-            name: {"accuracy": matrix, "metrics": metrics[name]}
-            for name, matrix in self.accuracy.items()
-            if name != "main"
-        }
-        return RunResult(
-            config=config.to_json(),
-            versions=_versions(),
-            class_names=[_encodable(name) for name in benchmark.class_names],
-            class_order=list(benchmark.class_order),
-            tasks=self.tasks,
-            accuracy=self.accuracy["main"],
-            initial_accuracy=self.initial["main"],
-            class_accuracy=self.class_accuracy,
-            metrics=metrics["main"],
-            variants=variants,
-            epochs=self.epochs,
-            pair_counts=[counts.tolist() for counts in self.pair_counts],
-            seconds={
-                **vars(self.training.seconds),
-                "total": total_seconds,
-                "criterion_by_task": [
-                    after - before for before, after in pairwise([0.0, *self.criterion_seconds])
-                ],
-            },
-            analysis=self.analysis,
-            protocol_version=protocol_version(config.to_json()),
-        )
+@lru_cache(maxsize=1)
+def dataset(name: str) -> DataSet:
+    """Return a data set; the last one stays in memory."""
+    return load_dataset(name)
 
 
-def _short(value: float) -> float:
-    """Return a value with six significant digits."""
-    return float(f"{value:.6g}")
+def prepare_run(config: RunConfig) -> Training:
+    """Load the data of a run and build its network.
+
+    Raises:
+        InputError: If the data, network, method or device does not allow the run.
+    """
+    return prepare(config, load_benchmark(config, dataset(config.data)))
 
 
-def _encodable(name: str) -> str:
-    """Return a class name without the invalid characters that folder names may have."""
-    return name.encode(errors="replace").decode()
+# --- a run of a store ---------------------------------------------------------------------------
 
 
-def _versions() -> dict[str, str]:
-    packages = ("gradmix", "numpy", "lightning-fabric")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **{package: version(package) for package in packages},
-        "torch": str(torch.__version__),  # with its build
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a run.
+
+    kept: the store had the result. done: computed now. failed: now or earlier. impossible: not
+    allowed by its data, network, method or device. busy: another process is computing it.
+    """
+
+    config: RunConfig
+    status: Literal["kept", "done", "failed", "impossible", "busy"]
+    result: RunResult | None = None
+    failure: FailedRun | None = None
+    reason: str = ""  # why it is impossible
+    remark: str = ""  # whether and where it resumed from a checkpoint
+
+
+def complete(
+    config: RunConfig,
+    store: ResultStore,
+    *,
+    training: Training | None = None,
+    again: bool = False,
+    checkpoint: bool = True,
+    wait: bool = False,
+    raising: bool = False,
+    on_event: Observer | None = None,
+    say: Say | None = None,
+) -> Outcome:
+    """Return the outcome of one run; compute it unless the store has the result.
+
+    Args:
+        config: The run.
+        store: The store of its result.
+        training: The training, ready to start; None prepares it.
+        again: Compute the run even if the store has its result or checkpoint.
+        checkpoint: Save checkpoints, and resume from an earlier one.
+        wait: Wait while another process computes the run, instead of returning "busy".
+        raising: Raise the error of a failed run. The failure is stored in any case.
+        on_event: Called with the training and every event of the loop.
+        say: Called with remarks, such as where the run resumes.
+    """
+    remarks: list[str] = []
+
+    def remark(text: str) -> None:
+        remarks.append(text)
+        if say is not None:
+            say(text)
+
+    lock = store.lock(config)
+    if lock is None and wait:
+        remark("waiting for another process that computes it")
+        again = False
+        while lock is None:
+            time.sleep(WAIT_SECONDS)
+            lock = store.lock(config)
+    if lock is None:
+        return Outcome(config, "busy")
+    with lock:
+        known = None if again else store.find(config)
+        if known is not None:  # another process was faster
+            return Outcome(config, "kept", known)
+        if again:
+            store.forget_checkpoint(config)
+        try:
+            training = prepare_run(config) if training is None else training
+            path = store.checkpoint_of(config) if checkpoint else None
+            result = train(config, training, _reporting(lock, on_event), path, remark)
+        except Exception as error:
+            failure = store.save_failure(config, error)
+            if raising:
+                raise
+            return Outcome(config, "failed", failure=failure, remark="; ".join(remarks))
+        store.save(result)
+        return Outcome(config, "done", result, remark="; ".join(remarks))
+
+
+def _reporting(lock: RunLock, on_event: Observer | None) -> Observer:
+    """Return an observer that writes the progress from time to time and passes events on."""
+    reported = 0.0
+
+    def observe(training: Training, event: Event) -> None:
+        nonlocal reported
+        if isinstance(event, StepDone) and time.monotonic() - reported >= REPORT_SECONDS:
+            reported = time.monotonic()
+            lock.report(RunProgress.after(training, event))
+        if on_event is not None:
+            on_event(training, event)
+
+    return observe

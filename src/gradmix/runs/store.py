@@ -17,31 +17,27 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from gradmix.errors import FileError
+from gradmix.errors import FileError, FileInUseError
+from gradmix.files import locked
 from gradmix.files.atomic_write import remove_leftovers, write_text
-from gradmix.runs.results import (
+from gradmix.files.json_file import read_json
+from gradmix.files.schema import validate
+from gradmix.runs._schemas import (
     FORMAT,
     SCHEMA_VERSION,
-    RunResult,
-    load_result,
-    protocol_version,
-    result_name,
+    FailureFile,
+    Marker,
+    ProgressFile,
+    read_versioned,
 )
-from gradmix.runs.running import (
-    RunLock,
-    RunProgress,
-    locked_in,
-    read_progress,
-    remove_stale_lock,
-    try_to_lock,
-)
-
-if TYPE_CHECKING:
-    from gradmix.runs.config import RunConfig
+from gradmix.runs.config import RunConfig
+from gradmix.runs.results import RunResult, load_result, protocol_version, result_name
+from gradmix.training.loop import StepDone, Training
 
 MARKER = "gradmix.json"
 CHECKPOINT = ".checkpoint"
@@ -63,6 +59,60 @@ class FailedRun:
     protocol_version: int = 1
 
 
+@dataclass(frozen=True)
+class RunProgress:
+    """How far a run is; tasks and epochs count from 1."""
+
+    task: int
+    tasks: int
+    epoch: int
+    epochs: int
+    share: float  # of the whole run that is done
+
+    @classmethod
+    def after(cls, training: Training, event: StepDone) -> RunProgress:
+        """Return how far a training is after a step."""
+        tasks, stages = training.benchmark.tasks, training.method.stages()
+        epochs = sum(stage.epochs for stage in stages)
+        passed = sum(stage.epochs for stage in stages[: training.position.stage]) + event.epoch
+        weights = [len(task.train.y) for task in tasks]
+        within = (passed + event.step / event.steps) / epochs
+        done = sum(weights[: event.task]) + weights[event.task] * within
+        return cls(event.task + 1, len(tasks), passed + 1, epochs, done / sum(weights))
+
+
+class RunLock(ExitStack):
+    """The right to compute a run, until it is closed or the process ends.
+
+    The operating system releases the lock when a process ends, even if it is killed. After a crash
+    nothing has to be cleaned up before the run can resume.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.enter_context(locked(path))
+        self.callback(path.unlink, missing_ok=True)
+        try:
+            self.report(None)
+        except BaseException:  # such as Ctrl-C
+            self.close()
+            raise
+
+    def report(self, progress: RunProgress | None) -> None:
+        """Write how far the run is.
+
+        The file is rewritten twice a second, so it is not written atomically: `read_progress`
+        tolerates a file that is being written.
+        """
+        content = {"pid": os.getpid(), "progress": progress and asdict(progress)}
+        try:
+            self.path.write_text(json.dumps(content), encoding="utf-8")
+        except OSError as error:
+            error.filename = error.filename or str(self.path)  # a full disk names no file
+            raise
+
+
 class ResultStore:
     """The results in a folder.
 
@@ -76,9 +126,6 @@ class ResultStore:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        from gradmix.files.schema import validate
-        from gradmix.runs._schemas import Marker, read_versioned
-
         if not os.fspath(path) or "\0" in os.fspath(path):
             raise FileError(f"out is {os.fspath(path)!r}; name a folder, such as runs")
         self.path = Path(path)
@@ -238,10 +285,6 @@ def _forget(checkpoint: Path) -> None:
 
 
 def _load_failure(path: Path) -> FailedRun:
-    from gradmix.files.json_file import read_json
-    from gradmix.files.schema import validate
-    from gradmix.runs._schemas import FailureFile
-
     try:
         return FailedRun(**validate(FailureFile, read_json(path), path).model_dump())
     except FileError as error:
@@ -259,3 +302,32 @@ def _short_traceback(error: BaseException) -> str:
     for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
         text = text.replace(os.path.join(folder, ""), "")
     return text
+
+
+def try_to_lock(path: Path) -> RunLock | None:
+    """Return the lock of the run with this progress file; None while another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return RunLock(path)
+    except FileInUseError:
+        return None
+
+
+def remove_stale_lock(path: Path) -> None:
+    """Remove the lock file of a process that died while it wrote the file at `path`."""
+    with suppress(FileInUseError), locked(path):
+        pass
+
+
+def locked_in(folder: Path) -> list[Path]:
+    """Return the progress files of runs that a process locks, or locked when it died."""
+    return [path.with_name(path.name[1:-5]) for path in folder.glob(".*.lock")]
+
+
+def read_progress(path: Path) -> RunProgress | None:
+    """Return the progress in a file; None without any, or while it is being written."""
+    try:
+        entry = validate(ProgressFile, read_json(path, 10_000), path).progress
+    except FileError:
+        return None
+    return None if entry is None else RunProgress(**entry.model_dump())

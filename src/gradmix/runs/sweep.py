@@ -16,12 +16,10 @@ import torch
 from gradmix.errors import InputError, WorkerError
 from gradmix.methods import BUILT_IN, METHODS
 from gradmix.randomness import RandomStreams
-from gradmix.runs.complete import WAIT_SECONDS, Outcome, complete, dataset
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunResult
-from gradmix.runs.run import build_method, load_benchmark
-from gradmix.runs.running import RunProgress
-from gradmix.runs.store import FailedRun, ResultStore
+from gradmix.runs.run import WAIT_SECONDS, Outcome, build_method, complete, dataset, load_benchmark
+from gradmix.runs.store import FailedRun, ResultStore, RunProgress
 from gradmix.runs.workers import in_processes
 from gradmix.training.build import make_fabric
 

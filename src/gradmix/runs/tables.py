@@ -1,26 +1,100 @@
-"""Tables of results: summaries over seeds with everything they are compared with."""
+"""Tables: cells with everything they are compared with, as text, Markdown, LaTeX and CSV.
+
+The writers are hand-written: pandas would be a large dependency, and neither pandas nor tabulate
+shortens them, because bold cells, column groups and escaping still need the code below.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gradmix.errors import UnknownNameError
-from gradmix.runs.formats import TextCell, TextTable
-from gradmix.runs.groups import (
-    BY,
-    Group,
-    capability_note,
-    compare_groups,
-    differing,
-    find_base,
-    gradients_add,
-    is_best,
-    show_setting,
-)
-from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary, number, probability
+
+NAMES = {
+    **{name: name.upper() for name in ("er", "mir", "gss", "der", "der++", "foster", "memo")},
+    **{name: name.upper() for name in ("mnist", "cifar-10", "cifar-100")},
+    "gss-stream": "GSS (stream)",
+    "icarl": "iCaRL",
+    "finetune": "Fine-tuning",
+    "joint": "Joint training",
+    "fashion-mnist": "Fashion-MNIST",
+    "tiny-imagenet": "Tiny ImageNet",
+    "imagenet": "ImageNet",
+    "digits": "Digits",
+}
+"""Names as papers write them. Other names are shown unchanged."""
+
+
+def display(name: str) -> str:
+    """Return the display name of a data set or method.
+
+    >>> display("fashion-mnist"), display("folder:photos")
+    ('Fashion-MNIST', 'folder:photos')
+    """
+    return NAMES.get(name, name)
+
+
+def show_setting(value: Any) -> str:
+    """Return the value of a setting as short text.
+
+    >>> show_setting([5, 5]), show_setting(None), show_setting({"alpha": 0.5})
+    ('5 5', '–', 'alpha=0.5')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={one}" for name, one in value.items()) or "none"
+    return str(value)
+
+
+class TextCell(NamedTuple):
+    """A piece of text, and how to show it."""
+
+    text: str
+    bold: bool = False
+    kind: str = ""  # class of the cell in HTML
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table ready to print. Every column group has the same columns."""
+
+    heads: tuple[str, ...]
+    groups: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[TextCell, ...]], ...]
+    caption: str
+
+    @property
+    def titles(self) -> list[str]:
+        """Titles of all columns after the labels, in one line each."""
+        if len(self.columns) == 1 and any(self.groups):
+            return list(self.groups)
+        return [f"{group} {column}".strip() for group in self.groups for column in self.columns]
+
+    def split(self) -> list[TextTable]:
+        """Return one table per column group with several columns, for narrow places."""
+        width = len(self.columns)
+        if width == 1 or len(self.groups) == 1:
+            return [self]
+        return [
+            replace(
+                self,
+                groups=(group,),
+                rows=tuple((ls, cells[i * width : (i + 1) * width]) for ls, cells in self.rows),
+            )
+            for i, group in enumerate(self.groups)
+        ]
+
+
+# --- cells --------------------------------------------------------------------------------------
 
 GRADIENTS_ADD = "what gradients add"
 
@@ -155,145 +229,63 @@ def _probability(difference: Difference | None) -> str:
     return difference.note if difference.p_value is None else probability(difference.p_value)
 
 
-# --- tables of results --------------------------------------------------------------------------
+# --- writers ------------------------------------------------------------------------------------
 
 
-def comparison_table(
-    groups: Sequence[Group],
-    metrics: Sequence[str] = ("average_accuracy",),
-    against: str | None = None,
-    across: str = "data",
-) -> Table:
-    """Compare groups of results.
+def to_markdown(table: TextTable) -> str:
+    """Write a table as GitHub Markdown with its caption below."""
 
-    Args:
-        groups: Groups of `group_results`. Their keys become the labels of the rows.
-        metrics: Names of metrics, one column each.
-        against: A mix. Adds the paired difference to this mix and its p-value.
-        across: The setting whose values become column groups.
-    """
-    results = [result for group in groups for result in group.results]
-    _check_metrics(results, metrics)
-    heads = tuple(name for name in (groups[0].key if groups else ()) if name != across)
-    titles = tuple(dict.fromkeys(show_setting(group.key.get(across, "")) for group in groups))
-    rows: dict[tuple[str, ...], dict[str, list[Cell]]] = {}
-    for group in groups:
-        row = rows.setdefault(tuple(show_setting(group.key[name]) for name in heads), {})
-        cells = [_compare(group, groups, metric, against) for metric in metrics]
-        row[show_setting(group.key.get(across, ""))] = cells
-    blank = [Cell()] * len(metrics)
-    names = tuple(metric.replace("_", " ") for metric in metrics)
-    return Table(
-        heads,
-        titles,
-        names,
-        tuple((k, tuple(c for t in titles for c in row.get(t, blank))) for k, row in rows.items()),
-        ", ".join(names),
-        against=f"Δ {against}",
-        note=capability_note(results),
-    )
+    def line(texts: Iterable[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+    lines = [line([*table.heads, *table.titles])]
+    lines.append("|" + "---|" * len(table.heads) + "---:|" * len(table.titles))
+    for labels, cells in table.rows:
+        texts = [f"**{cell.text}**" if cell.bold else cell.text for cell in cells]
+        lines.append(line([*labels, *texts]))
+    return "\n".join([*lines, "", table.caption[:1].upper() + table.caption[1:] + ".", ""])
 
 
-def _check_metrics(results: Sequence[RunResult], metrics: Sequence[str]) -> None:
-    known = {name for result in results for name in result.metrics}
-    for metric in metrics:
-        if results and metric not in known:
-            raise UnknownNameError("metric", metric, known)
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "Δ": r"$\Delta$", "×": r"$\times$", "λ": r"$\lambda$", "–": "--", "<": "$<$",
+}  # fmt: skip
 
 
-def _compare(group: Group, groups: Sequence[Group], metric: str, against: str | None) -> Cell:
-    return Cell(
-        group.metric(metric),
-        difference=None if against is None else _difference(group, groups, metric, against),
-        gradients=gradients_add(group, groups, metric) if "mix" in group.key else None,
-        best=is_best(group, groups, metric),
-    )
+def to_latex(table: TextTable) -> str:
+    """Write a table as a LaTeX tabular with booktabs rules and its caption as a comment."""
+
+    def safe(text: str) -> str:
+        text = "".join(LATEX.get(letter, letter) for letter in text)
+        return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
+
+    def line(texts: Iterable[str]) -> str:
+        return " & ".join(texts) + r" \\"
+
+    columns = "l" * len(table.heads) + "r" * len(table.titles)
+    lines = [f"% {table.caption}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    heads, width = [safe(name) for name in table.heads], len(table.columns)
+    if width > 1 and any(table.groups):
+        above = [rf"\multicolumn{{{width}}}{{c}}{{{safe(title)}}}" for title in table.groups]
+        lines.append(line([*[""] * len(heads), *above]))
+        lines.append(line([*heads, *map(safe, table.columns * len(table.groups))]))
+    else:
+        lines.append(line([*heads, *map(safe, table.titles)]))
+    lines.append(r"\midrule")
+    for labels, cells in table.rows:
+        texts = (rf"\textbf{{{safe(c.text)}}}" if c.bold else safe(c.text) for c in cells)
+        lines.append(line([*map(safe, labels), *texts]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _difference(group: Group, groups: Sequence[Group], metric: str, mix: str) -> Difference:
-    base = find_base(group, groups, mix)
-    if base is None:
-        return Difference(note=f"no runs of {mix} to compare with")
-    return Difference() if base is group else compare_groups(group, base, metric)
-
-
-def runs_table(
-    results: Sequence[RunResult],
-    metrics: Sequence[str],
-    digits: int = 3,
-    settings: Sequence[str] | None = None,
-) -> TextTable:
-    """Show every run with some settings (default: those that differ), its metrics and its time."""
-    _check_metrics(results, metrics)
-    heads = (*BY, *differing(results, BY), "seed") if settings is None else tuple(settings)
-    rows = tuple(
-        (
-            tuple(show_setting(result.config.get(name)) for name in heads),
-            (
-                *(TextCell(_metric(result, metric, digits)) for metric in metrics),
-                TextCell(_seconds(result)),
-            ),
-        )
-        for result in results
-    )
-    columns = (*(metric.replace("_", " ") for metric in metrics), "seconds")
-    notes = filter(None, [f"{len(rows)} runs", capability_note(results)])
-    return TextTable(heads, ("",), columns, rows, "; ".join(notes))
-
-
-def _metric(result: RunResult, metric: str, digits: int) -> str:
-    return number(result.metrics[metric], digits) if metric in result.metrics else "–"
-
-
-def _seconds(result: RunResult) -> str:
-    return f"{result.seconds['total']:.1f}" if "total" in result.seconds else "–"
-
-
-# --- records for CSV and JSON -------------------------------------------------------------------
-
-
-def group_records(
-    groups: Sequence[Group],
-    metrics: Sequence[str] = ("average_accuracy",),
-    against: str | None = None,
-) -> list[dict[str, Any]]:
-    """Return one record of plain values for every group and metric."""
-    _check_metrics([result for group in groups for result in group.results], metrics)
-    records = []
-    for group in groups:
-        for metric in metrics:
-            cell = _compare(group, groups, metric, against)
-            mean, std = (None, None) if cell.value is None else cell.value[:2]
-            record: dict[str, Any] = {**group.key, "metric": metric, "runs": len(group.results)}
-            record |= {"seeds": group.seeds, "mean": mean, "std": std, "best": cell.best}
-            if against is not None and cell.difference is not None:
-                record |= {"against": against, **_record(cell.difference)}
-            if cell.gradients is not None:
-                add = cell.gradients
-                record |= {"gradients_add": add.mean}
-                record |= {"gradients_add_low": add.low, "gradients_add_high": add.high}
-            records.append(record)
-    return records
-
-
-def _record(difference: Difference) -> dict[str, Any]:
-    return {
-        "common_seeds": len(difference.seeds),
-        "difference": difference.mean,
-        "difference_std": difference.std,
-        "p_value": difference.p_value,
-        "note": difference.note,
-    }
-
-
-def run_records(results: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """Return the settings, metrics and times of every run as plain values."""
-    return [
-        {
-            **result.config,
-            "protocol_version": result.protocol_version,
-            **result.metrics,
-            **{f"seconds_{name}": value for name, value in result.seconds.items()},
-        }
-        for result in results
-    ]
+def to_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Write records as CSV with a header. Missing values are empty."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    for record in records:
+        values = [record.get(name) for name in names]
+        writer.writerow(show_setting(v) if isinstance(v, (list, dict)) else v for v in values)
+    return file.getvalue()

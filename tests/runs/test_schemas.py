@@ -8,7 +8,7 @@ import torch
 from gradmix import config_for
 from gradmix.errors import FileError, InputError
 from gradmix.files import read_state_file, write_state_file
-from gradmix.runs._record_schema import check_record
+from gradmix.runs._schemas import check_record
 from gradmix.runs.run import run
 
 RECORD = {
