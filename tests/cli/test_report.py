@@ -75,7 +75,8 @@ def test_invalid_files_are_listed_and_skipped(invoke, store, tmp_path):
 @pytest.fixture
 def quick_demo(some_run, monkeypatch):
     """The demo with runs that were done before."""
-    results = [replace(some_run, config=config.to_json()) for config in demo_configs()]
+    configs = [config for row in demo_configs().values() for config in row]
+    results = [replace(some_run, config=config.to_json()) for config in configs]
     module = sys.modules["gradmix.cli.demo"]  # the package has a function of this name
     monkeypatch.setattr(module, "run_all", lambda configs, store: (results, True))
 
@@ -84,6 +85,8 @@ def test_the_demo_ends_with_a_report_where_the_user_is(gradmix, quick_demo, tmp_
     monkeypatch.chdir(tmp_path)
     printed = gradmix("demo")
     assert printed.endswith(f"All results, with charts: {REPORT}\n")
+    assert "balanced control of gradmix+" in printed
+    assert "What gradients add: +0.000 ± 0.000, the paired difference" in printed
     assert "<title>gradmix demo</title>" in (tmp_path / REPORT).read_text(encoding="utf-8")
 
 

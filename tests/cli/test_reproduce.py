@@ -33,7 +33,7 @@ def test_shows_what_there_is_beside_the_paper_without_running(shell, example, tm
     args = ["--seeds", 0, "--out", store.path, "--to", tmp_path / "pages", "--no-run"]
     outcome = shell("reproduce", "main-er", "heatmap", *args)
     assert outcome.returncode == 0
-    assert "17 of 18 runs are missing" in outcome.stderr
+    assert "23 of 24 runs are missing" in outcome.stderr
     assert "heatmap: " in outcome.stderr  # has none of its runs
     assert "0.896 ± 0.002" in outcome.stdout
     assert "+0.010" in outcome.stdout

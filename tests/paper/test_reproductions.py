@@ -12,6 +12,7 @@ from gradmix.paper.reproductions import (
     only_mixes,
     reproductions,
 )
+from gradmix.runs.config import controls_of
 
 TABLES = [
     *("main-er", "main-mir", "main-gss", "main-der", "main-foster", "compatibility", "ablation"),
@@ -51,12 +52,22 @@ def test_an_unknown_name_suggests_the_nearest():
 
 def test_the_main_table_has_a_line_for_every_mix_of_the_paper_and_both_forms_of_gradmix():
     runs = configs("main-er")
-    assert len(runs) == 9
+    assert len(runs) == 12
     assert runs["ER"] == config_for("mnist", mix="none")
     assert runs["ER + RandAugment"].transforms == ("randaugment",)
     assert runs["ER + RandAugment"].mix == "none"
     assert runs["ER + GradMix (Algorithm 1)"].mix == "gradmix"
     assert runs["ER + gradmix+"] == config_for("mnist", mix="gradmix+")
+
+
+def test_the_main_table_has_the_gradient_free_controls_of_gradmix():
+    runs = configs("main-er")
+    controls = controls_of(runs["ER + gradmix+"])
+    assert controls == [
+        runs[f"ER + {kind} control of gradmix+"] for kind in ("balanced", "shuffled")
+    ]
+    controls = controls_of(runs["ER + GradMix (Algorithm 1)"])
+    assert controls == [runs["ER + balanced control of GradMix"], runs["ER + Mixup"]]
 
 
 def test_the_ablation_differs_in_partners_only():
@@ -72,7 +83,11 @@ def test_the_ablation_differs_in_partners_only():
 
 def test_runs_that_are_the_same_are_run_once():
     alphas = configs("alpha").values()
-    assert {c.alpha for c in alphas} == {0.4, None, 2.0}  # 1 is gradmix's own
+    assert {c.alpha for c in alphas if c.recipe.uses_gradients} == {
+        0.4,
+        None,
+        2.0,
+    }  # 1 is gradmix's own
     assert set(configs("forgetting").values()) <= set(configs("main-er").values())
     assert set(configs("heatmap").values()) <= set(configs("main-er").values())
     assert configs("precision-recall") == configs("class-distance")

@@ -5,7 +5,8 @@ import pytest
 from gradmix.data import DATASETS
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing.recipe import RECIPES, parse_recipe
-from gradmix.runs.config import RunConfig, config_for, configs_for_seeds
+from gradmix.runs.config import RunConfig, config_for, configs_for_seeds, controls_of
+from gradmix.runs.groups import is_control
 from gradmix.settings import PRESETS
 
 
@@ -168,3 +169,32 @@ def test_alpha_follows_the_axes_of_a_mix_without_a_name():
         )
     }  # fmt: skip
     assert list(alpha.values()) == [0.2, 1.0, 0.2, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("data", "mix", "expected"),
+    [
+        (
+            "mnist",
+            "gradmix+",
+            [("class-balanced:linear:remix", 1.0, 0.75), ("shuffle:linear:remix", None, 0.75)],
+        ),
+        ("mnist", "gradmix", [("balanced-mixup", 1.0, None), ("mixup", None, None)]),
+        ("digits", "gradmix+", [("class-balanced:linear:remix", 1.0, 0.5), ("remix", None, 0.5)]),
+        ("tiny-imagenet", "gradmix", [("balanced-mixup", 0.4, None), ("mixup", 0.4, None)]),
+        ("mnist", "remix", []),
+        ("mnist", "none", []),
+    ],
+)
+def test_controls_have_the_same_labels_and_ratio_and_no_gradients(data, mix, expected):
+    config = config_for(data, mix=mix, analyses=["class-distance"] if mix == "gradmix+" else None)
+    controls = controls_of(config)
+    assert [(c.mix, c.alpha, c.tau) for c in controls] == expected
+    for control in controls:
+        assert not control.recipe.uses_gradients
+        assert is_control(control.to_json(), config.to_json())
+
+
+def test_a_control_that_is_a_named_mix_is_the_same_run():
+    config = config_for("tiny-imagenet", mix="gradmix")
+    assert controls_of(config)[1] == config_for("tiny-imagenet", mix="mixup")

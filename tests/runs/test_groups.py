@@ -217,7 +217,7 @@ def test_what_gradients_add_is_the_difference_to_the_best_control():
     found = gradients_add(plus, groups)
     assert (found.base, found.mean) == (BALANCED["mix"], pytest.approx(0.05))
     assert gradients_add(balanced, groups) is None
-    assert gradients_add(plus, groups[:1]) is None
+    assert gradients_add(plus, groups[:1]).interval() == "no control"
     assert gradients_add(plus, groups, "forgetting_from_best").base == SHUFFLED["mix"]
 
 
@@ -252,7 +252,7 @@ def test_unknown_mixes_and_methods_are_groups_like_any_other():
     ]
     assert uses_gradients(groups[2].config)
     assert not uses_gradients(groups[3].config)
-    assert gradients_add(groups[2], groups) is None
+    assert gradients_add(groups[2], groups).note == "no control"
 
 
 def test_results_from_different_processors_are_noted():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.paper import measures
 from gradmix.paper.numbers import ACCURACY, paper_tables
-from gradmix.runs.config import RunConfig, config_for
+from gradmix.runs.config import CONTROL_PARTNERS, RunConfig, config_for, controls_of
 
 CPU_DATA = ("mnist", "fashion-mnist")
 """The data sets that a CPU can run at the paper's scale."""
@@ -24,6 +24,15 @@ LABELS = {
     "gradmix": "+ GradMix (Algorithm 1)",
     "gradmix+": "+ gradmix+",
 }
+CONTROLS = {
+    "gradmix": {"class-balanced": "+ balanced control of GradMix"},
+    "gradmix+": {
+        "class-balanced": "+ balanced control of gradmix+",
+        "shuffle": "+ shuffled control of gradmix+",
+    },
+}
+"""The gradient-free controls of each GradMix row: partners and label."""
+
 ABLATION = {
     "gradient-keep-original": "Original: the sample itself",
     "shuffle": "Random: the drawn pair",
@@ -50,7 +59,7 @@ class Line:
     """A row of a table or a curve of a figure: the settings of its runs and the paper's row.
 
     The settings are those of `config_for`, with two additions from the paper's tables: the mix
-    `randaugment`, and `partners` that replace the partners of gradmix+.
+    `randaugment`, and `partners` that replace the partners of GradMix.
     """
 
     label: str
@@ -106,16 +115,26 @@ def _accuracy_table(key: str) -> Reproduction:
 
 
 def _lines_of(paper: Mapping[str, str | float]) -> list[Line]:
-    """Return our lines for a row of the paper. Its GradMix gets two: gradmix and gradmix+."""
+    """Return our lines for a row of the paper.
+
+    Its GradMix gets several: gradmix and gradmix+, each with its gradient-free controls. Mixup is
+    the shuffled control of gradmix, and has a row of its own.
+    """
     if "partners" in paper:
         return [Line(ABLATION[str(paper["partners"])], {**paper, "mix": "gradmix+"}, paper)]
     varied = "".join(f", {VARIED[name]}{paper[name]}" for name in VARIED if name in paper)
-    mixes = ("gradmix", "gradmix+") if paper["mix"] == "gradmix" else (str(paper["mix"]),)
     method = str(paper["method"]).upper()
-    return [
-        Line(f"{method} {LABELS.get(mix, '')}".strip() + varied, {**paper, "mix": mix}, paper)
-        for mix in mixes
-    ]
+    mixes = ("gradmix", "gradmix+") if paper["mix"] == "gradmix" else (str(paper["mix"]),)
+    lines = []
+    for mix in mixes:
+        settings = {**paper, "mix": mix}
+        label = f"{method} {LABELS.get(mix, '')}".strip() + varied
+        lines.append(Line(label, settings, paper))
+        lines += [
+            Line(f"{method} {name}{varied}", {**settings, "partners": partners})
+            for partners, name in CONTROLS.get(mix, {}).items()
+        ]
+    return lines
 
 
 PLAIN, MIXUP, ALGORITHM_1, GRADMIX_PLUS = (
@@ -239,17 +258,21 @@ def configs_of(line: Line, data: str, seeds: Sequence[int], scale: str = "full")
     if settings["mix"] == "randaugment":
         settings |= {"mix": "none", "transforms": (*usual.transforms, "randaugment")}
     partners = settings.pop("partners", "gradient")
-    if partners != "gradient":
+    if partners == "gradient-keep-original":
         assert usual.recipe is not None
         settings |= {"mix": f"{partners}:linear:remix", "tau": usual.recipe.tau}
-        settings |= {} if partners == "shuffle" else {"tables": usual.recipe.tables}
+        settings |= {"tables": usual.recipe.tables}
     if settings.get("alpha") == _own_alpha(data, settings["mix"]):
         del settings["alpha"]  # the default gives the same run
     if scale == "small":
         model = settings.get("model", usual.model)
         settings |= {"model": SMALL_MODELS.get(model, model), "lr_steps": ()}
         settings["epochs"] = min(usual.epochs, SMALL_EPOCHS)
-    return [config_for(data, seed=seed, **settings) for seed in seeds]
+    configs = [config_for(data, seed=seed, **settings) for seed in seeds]
+    if partners in CONTROL_PARTNERS:
+        place = CONTROL_PARTNERS.index(partners)
+        return [controls_of(config)[place] for config in configs]
+    return configs
 
 
 def _own_alpha(data: str, mix: str) -> float | None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gradmix.mixing import RECIPES
 from gradmix.paper.numbers import ACCURACY, paper_accuracy, paper_tables
 from gradmix.paper.reproductions import Chart, Line, Panel, Reproduction, configs_of
-from gradmix.runs.config import RunConfig
+from gradmix.runs.config import RunConfig, controls_of
 from gradmix.runs.groups import (
-    CONTROL_PARTNERS,
     Group,
     capability_note,
     gradients_add,
-    is_control,
-    recipe_of,
 )
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary, summarize
@@ -82,24 +78,9 @@ def _find_group(configs: Sequence[RunConfig], find: Find) -> Group | None:
 
 
 def _find_controls(configs: Sequence[RunConfig], find: Find) -> list[Group]:
-    """Return the gradient-free controls that were run, one group for each mix."""
-    families = zip(*(control_configs(config) for config in configs), strict=True)
-    return [group for family in families if (group := _find_group(family, find))]
-
-
-def control_configs(config: RunConfig) -> list[RunConfig]:
-    """Return every way to configure a gradient-free control of a run; empty without gradients."""
-    recipe = recipe_of(config.to_json())
-    if recipe is None or not recipe.uses_gradients:
-        return []
-    mixes = [f"{partners}:{recipe.blend}:{recipe.labels}" for partners in CONTROL_PARTNERS]
-    candidates = [
-        config.with_changes(mix=mix, alpha=alpha, tau=tau, tables=None, analyses=())
-        for mix in (*mixes, *RECIPES)
-        for alpha in (None, recipe.alpha)
-        for tau in (None, recipe.tau)
-    ]
-    return [one for one in candidates if is_control(one.to_json(), config.to_json())]
+    """Return the gradient-free controls that were run, one group for each kind of partners."""
+    kinds = zip(*map(controls_of, configs), strict=True)
+    return [group for controls in kinds if (group := _find_group(controls, find))]
 
 
 # --- a number for each run ----------------------------------------------------------------------

@@ -77,7 +77,7 @@ def _overview(comparisons: Sequence[list[Row]]) -> str:
     if not fair:
         return f"{len(comparisons)} comparisons, none between GradMix and another mix."
     added = [gradients_add(_best_by_gradients(found), found) for found in fair]
-    lows = [-1.0 if add.low is None else add.low for add in added if add is not None]
+    lows = [-1.0 if add.low is None else add.low for add in added if add is not None and add.base]
     wins = sum(found[0].uses_gradients for found in fair)
     control = "No comparison has a gradient-free control, so what gradients add is unknown."
     if lows:

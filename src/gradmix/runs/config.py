@@ -15,13 +15,14 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import find_method
 from gradmix.methods.base import read_options
 from gradmix.methods.optimizer import check_optimizer
-from gradmix.mixing import Recipe, parse_recipe
+from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.models import MODELS
 from gradmix.models.pretrained import PRETRAINED, is_pretrained
 from gradmix.settings import (
     FOLDER_PRESET,
     PRESETS,
     PRETRAINED_PRESET,
+    CriterionSettings,
     MixSettings,
     RunSettings,
     TrainingSettings,
@@ -168,3 +169,37 @@ def configs_for_seeds(data: str, seeds: Sequence[int], **overrides: Any) -> list
     if len(set(seeds)) < len(seeds):
         raise InputError(f"seeds is {list(seeds)}; name each only once")
     return [config_for(data, seed=seed, **overrides) for seed in seeds]
+
+
+CONTROL_PARTNERS = ("class-balanced", "shuffle")
+"""Partners that need no gradients: the controls of a mix with gradient partners."""
+
+
+def controls_of(config: RunConfig) -> list[RunConfig]:
+    """Return the gradient-free controls of a run; empty if its mix uses no gradients.
+
+    A control has class-balanced or shuffled partners. Its blend, labels, α, τ and all settings
+    outside the mix are the same, so the difference to it is what gradients add.
+
+    >>> [control.mix for control in controls_of(config_for("mnist", mix="gradmix+"))]
+    ['class-balanced:linear:remix', 'shuffle:linear:remix']
+    """
+    recipe = config.recipe
+    if recipe is None or not recipe.uses_gradients:
+        return []
+    return [_control(config, recipe, partners) for partners in CONTROL_PARTNERS]
+
+
+def _control(config: RunConfig, recipe: Recipe, partners: str) -> RunConfig:
+    """Return one control, under the name of a known mix if there is one."""
+    mix = f"{partners}:{recipe.blend}:{recipe.labels}"
+    own = parse_recipe(mix)
+    assert own is not None
+    same_tau = own.label_rule == recipe.label_rule
+    if same_tau:
+        mix = next((name for name, known in RECIPES.items() if known.axes == own.axes), mix)
+    alpha = recipe.alpha if config.alpha is None and own.alpha != recipe.alpha else config.alpha
+    tau = recipe.tau if config.tau is None and not same_tau else config.tau
+    criterion = dict(config_for(config.data).part(CriterionSettings))  # a control has none
+    changes = {"mix": mix, "alpha": alpha, "tau": tau, "tables": None, "analyses": ()}
+    return config.with_changes(**criterion, **changes)

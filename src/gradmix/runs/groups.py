@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gradmix.errors import InputError, ResultError, UnknownNameError
 from gradmix.mixing import ABOUT, Recipe, parse_recipe
+from gradmix.runs.config import CONTROL_PARTNERS
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary, paired_difference, summarize
 from gradmix.runs.tables import show_setting
@@ -21,8 +22,6 @@ BY = ("data", "method", "mix")
 OF_THE_MIX = (*MixSettings.model_fields, *CriterionSettings.model_fields, *REMOVED, "analyses")
 """Settings of the mix, or of what is measured. Groups that differ only in these are rivals."""
 
-CONTROL_PARTNERS = ("shuffle", "class-balanced")
-"""Partners that need no gradients: the controls of a mix with gradient partners."""
 
 LOWER_IS_BETTER = ("forgetting_from_best", "forgetting_from_learned")
 ACCURACY = "average_accuracy"
@@ -241,10 +240,16 @@ def best_control(
 def gradients_add(
     group: Group, groups: Iterable[Group], metric: str = ACCURACY
 ) -> Difference | None:
-    """Return what gradients add: the paired difference to the best gradient-free control."""
+    """Return what gradients add: the paired difference to the best gradient-free control.
+
+    Returns:
+        None if gradients do not choose the partners; an empty difference if no control was run.
+    """
+    if not group.uses_gradients:
+        return None
     control = best_control(group, groups, metric)
     if control is None:
-        return None
+        return Difference(note="no control")
     return replace(compare_groups(group, control, metric), base=str(control.config["mix"]))
 
 

@@ -59,12 +59,14 @@ class Difference:
         return "" if self.mean is None else Summary(self.mean, self.std).text(digits, "+")
 
     def interval(self, digits: int = 3) -> str:
-        """Return the mean with its 95% interval; empty without common seeds.
+        """Return the mean with its 95% interval; without common seeds, why there is none.
 
         >>> Difference((0, 1), 0.05, 0.02, -0.01, 0.11).interval(2)
         '+0.05 [-0.01, +0.11]'
         """
-        if self.mean is None or self.low is None or self.high is None:
+        if self.mean is None:
+            return self.note
+        if self.low is None or self.high is None:
             return self.text(digits)
         mean, low, high = (number(x, digits, "+") for x in (self.mean, self.low, self.high))
         return f"{mean} [{low}, {high}]"

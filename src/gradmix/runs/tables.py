@@ -187,8 +187,8 @@ class Table:
             sentences.append(
                 f"{self.against}: paired difference over common seeds; p: paired t-test"
             )
-        controls = sorted({cell.gradients.base for cell in cells if cell.gradients})
-        sentences += [_control_note(controls)] if controls else []
+        controls = {cell.gradients.base for cell in cells if cell.gradients and cell.gradients.base}
+        sentences += [_control_note(sorted(controls))] if controls else []
         sentences += [self.note] if self.note else []
         return "; ".join(sentences)
 
