@@ -22,7 +22,6 @@ BY = ("data", "method", "mix")
 OF_THE_MIX = (*MixSettings.model_fields, *CriterionSettings.model_fields, *REMOVED, "analyses")
 """Settings of the mix, or of what is measured. Groups that differ only in these are rivals."""
 
-
 LOWER_IS_BETTER = ("forgetting_from_best", "forgetting_from_learned")
 ACCURACY = "average_accuracy"
 
