@@ -64,7 +64,7 @@ class MixSettings(Settings):
 class MemorySettings(Settings):
     """What the memory keeps; a total replaces the number per class."""
 
-    exemplars_per_class: Whole | None = setting(32, "Memory per class.", PAPER, ge=1)
+    exemplars_per_class: Whole | None = setting(32, "Memory per class.", PAPER, ge=0)
     memory_total: Whole | None = setting(None, "Memory in total, instead of per class.", ge=1)
     exemplar_selection: Literal["random", "herding", "kmeans", "kmeans-inputs"] | None = setting(
         None, "How exemplars are chosen; None: the method's own rule, mostly random.", PAPER
@@ -232,6 +232,7 @@ class ClassifierSettings(Settings):
     image_size: Whole | None = setting(
         None, "Pixels per side of photos; None: chosen from the first photos.", ge=8, le=4096
     )
+    keep_images: bool = setting(True, "Store the exemplars' photos beside their embeddings.")
     mean: Any = setting(None, "Mean per column or channel; None: computed from the first data.")
     std: Any = setting(None, "Standard deviation, likewise.")
     early_stopping: bool = setting(False, "Stop when the validation accuracy stops improving.")
@@ -239,6 +240,7 @@ class ClassifierSettings(Settings):
     validation_fraction: Number = setting(
         0.1, "Share of each class used for early stopping.", gt=0, le=0.5
     )
+    verbose: Whole = setting(0, "Level of output: 1 prints progress.", ge=0)
     random_state: Any = setting(None, "Seed.")
 
 
@@ -248,7 +250,7 @@ GROUPS: tuple[type[Settings], ...] = (
 )
 
 CHOSEN_BY_CLASSIFIER: dict[str, Any] = {
-    **{"epochs": None, "lr": None, "threads": None, "options": None},
+    **{"epochs": None, "lr": None, "threads": None, "options": None, "finetune": None},
     **{"method": "auto", "mix": "auto", "model": "auto", "transforms": "auto"},
 }
 """Values that a classifier accepts besides a setting's own: it then chooses from the data."""

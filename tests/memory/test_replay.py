@@ -209,7 +209,7 @@ def test_bad_samples_are_refused_and_the_memory_stays(x, y, priority):
     [
         ({}, "exactly one"),
         ({"exemplars_per_class": 1, "total": 1}, "exactly one"),
-        ({"exemplars_per_class": 0}, "exemplars_per_class is 0"),
+        ({"exemplars_per_class": -1}, "exemplars_per_class is -1"),
         ({"total": -3}, "total is -3"),
     ],
 )

@@ -84,11 +84,6 @@ def first_basis(
 ) -> Basis:
     """Return the basis of a first call with samples x, which `features` may have embedded."""
     if features is not None:
-        if params["mean"] is not None or params["std"] is not None:
-            raise InputError(
-                f"mean is {params['mean']} and std is {params['std']}; omit them: "
-                f"{features.backbone.name} has its own normalisation"
-            )
         return Basis(dict(params), layout, "linear", *_identity(layout), seed, features)
     model = choose_model(params["model"], layout, device)
     mean, std = _normalisation(params, model, x, layout)

@@ -20,6 +20,7 @@ from gradmix.classifier.basis import Basis, first_basis
 from gradmix.classifier.defaults import CallPlan, budget, plan_call
 from gradmix.classifier.holdout import EarlyStopping, StoppingState, new_holdout, offer
 from gradmix.classifier.inputs import Label, Labels, look_symbolic
+from gradmix.classifier.pictures import Pictures, keep_pictures
 from gradmix.classifier.report import Report, few_samples, means, plural
 from gradmix.classifier.samples import CallData
 from gradmix.classifier.state import Learned, copy_of, digest, load_method
@@ -91,10 +92,11 @@ def learn(
         call = Call(before, basis, plan, labels, Samples(data.x, y), data, fabric)
         identity = None if watch.checkpoint is None else call.identity(data)
         call.train(watch, identity)
+        pictures = call.keep_exemplars(data)
         history = _history(before, call.report(remarks))
     finished = "" if identity is None else digest(identity)
     seen = tuple(counts.tolist())
-    return Learned(basis, labels, call.method, call.holdout, seen, history, finished)
+    return Learned(basis, labels, call.method, call.holdout, seen, history, finished, pictures)
 
 
 def _check_room(params: Mapping[str, Any], classes: int) -> None:
@@ -324,6 +326,24 @@ class Call:
             if self.record.stopping is None:
                 raise InputError("record.stopping is missing")
             self.stopping.load_state(self.record.stopping, self.method)
+
+    def keep_exemplars(self, data: CallData) -> Pictures | None:
+        """Return the pictures of the exemplars; None if photos are not kept.
+
+        Closed-form methods have no use for exemplars. With photos, the memory gets some for them.
+        """
+        if data.features is None or data.photos is None or not self.basis.params["keep_images"]:
+            return None
+        memory, train = self.method.memory, self.training.benchmark.tasks[0].train
+        if not self.method.trains:
+            priority = random_priority(len(train.y), self.method.streams.device("memory"))
+            memory.add(train, priority)
+        x = data.x
+        known: Pictures = ()
+        if self.before is not None and self.before.pictures is not None:
+            x = torch.cat([x, self.before.method.memory.x.cpu()])
+            known = self.before.pictures
+        return keep_pictures(memory.x, x, data.photos, data.features, known)
 
     # --- the report -------------------------------------------------------------------------
 

@@ -52,11 +52,19 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             backbone, er otherwise.
         mix: Mix by name, partners:blend:labels, or none. "auto": gradmix+, or remix for a ResNet
             that learns in fewer than 3,000 steps, where remix measured better.
-        model: Network by name, a `torch.nn.Module` with a final linear layer, or "auto": an MLP
-            for rows and small images, otherwise a ResNet-18 (a narrow one on CPUs).
+        model: Network or pretrained backbone by name, a `torch.nn.Module`, or "auto": an MLP for
+            rows and small images; for photos a frozen EfficientNet-Lite0 if the extra `photos` is
+            installed, and otherwise a ResNet-18 (a narrow one on CPUs). A module is a network with
+            a final linear layer, or with `finetune=` a backbone that maps photos to embeddings.
+        weights: File with weights for a backbone, instead of the published ones: safetensors, or a
+            state dict that `torch.load(..., weights_only=True)` reads.
+        finetune: Layers of a backbone to train: "none", "last" or "all". None: "none" for a named
+            backbone; a module is not a backbone.
         exemplars_per_class: Stored samples per class, including held-out ones.
         memory_total: Stored samples in total, shared by the classes, instead of per class.
         holdout_per_class: Stored samples per class that are only used for measuring.
+        keep_images: With a frozen backbone, whether to store the photos of the exemplars beside
+            their embeddings.
         head_size: Outputs of the network; None: they grow with the classes.
         epochs: Passes over the data of a call; None: 20, or more if there is little data.
         lr: Learning rate of SGD; None: 0.01, or 0.05 for a ResNet.
@@ -85,6 +93,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: 32-true, bf16-mixed or 16-mixed.
         threads: Threads of PyTorch while learning; None: unchanged.
+        verbose: 1 prints progress to the standard error stream.
         random_state: Seed; the same seed on the same type of machine gives the same bits.
 
     Attributes:
@@ -108,9 +117,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     mix: str = "auto"
     _: KW_ONLY
     model: str | nn.Module = "auto"
+    weights: str | os.PathLike[str] | None = None
+    finetune: str | None = None
     exemplars_per_class: int | None = 32
     memory_total: int | None = None
     holdout_per_class: int = 0
+    keep_images: bool = True
     head_size: int | None = None
     epochs: int | None = None
     lr: float | None = None
@@ -136,6 +148,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     device: str = "auto"
     precision: str = "32-true"
     threads: int | None = None
+    verbose: int = 0
     random_state: Any = None
 
     # --- learning ---------------------------------------------------------------------------
@@ -396,6 +409,30 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         best = _scores(inputs, learned).argmax(dim=1)
         return float(accuracy_score(truth.numpy(), best.numpy(), sample_weight=weights))
 
+    def exemplars(self) -> tuple[Array, Array]:
+        """Return the stored exemplars that are not held out, and their labels.
+
+        Another classifier can learn them, for example with another backbone:
+        `IncrementalClassifier(model="timm/resnet50").fit(*classifier.exemplars())`.
+
+        Returns:
+            Images (N, C, H, W) or rows (N, d), and labels (N,).
+
+        Raises:
+            NotFittedError: If nothing has been learned.
+            InputError: If only embeddings of photos are stored (`keep_images=False`).
+
+        Example:
+            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
+            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
+            >>> X, y = classifier.exemplars()
+            >>> X.shape, y.shape
+            ((10, 1), (10,))
+        """
+        learned = self._fitted()
+        x, y = learned.exemplars()
+        return x.numpy(), np.array(learned.labels.known)[y.numpy()]
+
     def forget(self, label: Label) -> IncrementalClassifier:
         """Remove a class: its exemplars, its outputs and its name.
 
@@ -505,6 +542,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         *,
         model: nn.Module | None = None,
         device: str | None = None,
+        weights: str | os.PathLike[str] | None = None,
     ) -> IncrementalClassifier:
         """Return the classifier in a file that `save` wrote; nothing in the file is executed.
 
@@ -512,16 +550,17 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             path: The file.
             model: The network, if the classifier was created with a network of your own.
             device: Another device than the saved one.
+            weights: The file with the backbone's weights, if it was moved.
 
         Raises:
             FileError: If the file is missing or damaged, or its predictions are not finite.
-            InputError: If `model` or `device` does not fit.
+            InputError: If `model`, `device` or `weights` does not fit.
 
         See `save` for an example.
         """
         path, names = _path(path), [field.name for field in fields(cls)]
         with needing_memory(f"load {path}", "free some memory"):
-            params, learned = file.read(path, names, model, device)
+            params, learned = file.read(path, names, model, device, weights)
         classifier = cls(**params)
         classifier._take(learned)
         return classifier

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,18 +17,17 @@ from gradmix._setting_types import Settings
 from gradmix.classifier.features import (
     Features,
     default_backbone,
-    is_backbone,
-    load_features,
+    features_of,
 )
 from gradmix.classifier.inputs import Layout, reading
 from gradmix.criterion import find_head
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.methods import find_method
+from gradmix.methods import Method, find_method
 from gradmix.methods.base import read_options
 from gradmix.mixing import parse_recipe
 from gradmix.models import MODELS, adapt, build_empty_model, build_model, new_linear
-from gradmix.models.pretrained import PRETRAINED
+from gradmix.models.pretrained import PRETRAINED, is_pretrained
 from gradmix.settings import (
     CriterionSettings,
     MixSettings,
@@ -39,7 +39,7 @@ from gradmix.training.build import Design
 
 FIXED = (
     *("method", "model", "head_size", "exemplars_per_class", "memory_total"),
-    *("holdout_per_class", "image_size", "mean", "std"),
+    *("holdout_per_class", "keep_images", "image_size", "mean", "std", "weights", "finetune"),
 )
 """Parameters that cannot change between calls of partial_fit."""
 
@@ -68,6 +68,8 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, (np.ndarray, torch.Tensor)):
         value = value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
@@ -83,11 +85,12 @@ def check_params(params: Mapping[str, Any]) -> None:
     """
     transforms = () if params["transforms"] is None else params["transforms"]
     check_classifier({**params, "transforms": transforms})
-    _check_model(params["model"])
+    _check_model(params)
     for name in _transforms(params["transforms"], photos=False):
         if name not in TRANSFORMS:
             raise UnknownNameError("transform", name, TRANSFORMS)
-    kind = find_method(choose_method(params["method"], params["model"]))
+    frozen = _names_backbone(params) and params["finetune"] in (None, "none")
+    kind = find_method(choose_method(params["method"], "linear" if frozen else params["model"]))
     mix = choose_mix(params["mix"], kind.replays, large=True)
     kind.check_mix(parse_recipe(**{**_shared(MixSettings, params), "mix": mix}))
     if params["head_size"] is not None and kind.grows:
@@ -95,28 +98,52 @@ def check_params(params: Mapping[str, Any]) -> None:
             f"head_size is {params['head_size']}; give None: the head of {params['method']} grows"
         )
     read_options(kind.options_type, dict(params["options"] or {}))
-    _check_memory(params)
+    _check_memory(params, kind if params["method"] != "auto" or frozen else None)
 
 
-def _check_model(model: Any) -> None:
+def _names_backbone(params: Mapping[str, Any]) -> bool:
+    """Whether `model` is a backbone: the name of one, or a module that is to be fine-tuned."""
+    model = params["model"]
+    own = isinstance(model, nn.Module) and params["finetune"] is not None
+    return own or is_pretrained(model)
+
+
+def _check_model(params: Mapping[str, Any]) -> None:
+    model = params["model"]
+    for name in ("weights", "finetune"):
+        if params[name] is not None and not _names_backbone(params):
+            raise InputError(
+                f"{name} is {params[name]!r}, which is for pretrained backbones, and model is "
+                f"{str(model)[:40]!r}; give the backbone as model= (a module needs finetune=, too)"
+            )
     if isinstance(model, nn.Module):
-        find_head(model)
+        if params["finetune"] is None:
+            find_head(model)
     elif not isinstance(model, str):
         raise InputError(f"model is {str(model)[:80]!r}; give a name, 'auto' or a torch.nn.Module")
-    elif model not in MODELS and model != "auto" and not is_backbone(model):
+    elif model not in MODELS and model != "auto" and not is_pretrained(model):
         raise UnknownNameError("model", model, [*MODELS, *PRETRAINED, "timm/NAME", "auto"])
 
 
-def _check_memory(params: Mapping[str, Any]) -> None:
+def _check_memory(params: Mapping[str, Any], kind: type[Method] | None) -> None:
+    """Check the size of the memory; `kind` is the method, None if the data decide about it."""
     each, total, held = (
         params[name] for name in ("exemplars_per_class", "memory_total", "holdout_per_class")
     )
     if total is None and each is None:
         raise InputError("exemplars_per_class and memory_total are None; give one of them")
-    if total is None and held >= each:
+    if kind is not None and total is None:
+        kind.check_memory(each)
+    least = 1 if kind is not None and kind.replays else 0  # exemplars for replay
+    if total is None and each and held > each - least:
         raise InputError(
             f"holdout_per_class is {held} of {each} exemplars_per_class; leave at least one for "
             "replay"
+        )
+    if total is None and not each and held:
+        raise InputError(
+            f"holdout_per_class is {held} and exemplars_per_class is 0; held-out samples are "
+            "stored, too: set one of them to another number"
         )
 
 
@@ -194,7 +221,16 @@ def choose_features(params: Mapping[str, Any], layout: Layout | None) -> Feature
     if isinstance(name, str) and name == "auto":
         small = layout is not None and (not layout.images or _is_small(layout))
         name = None if small else default_backbone()
-    return load_features(name, params["image_size"]) if is_backbone(name) else None
+    if not _names_backbone({**params, "model": name}):
+        return None
+    own = isinstance(name, nn.Module)
+    if not own and (params["mean"] is not None or params["std"] is not None):
+        raise InputError(
+            f"mean is {params['mean']} and std is {params['std']}; omit them: {name} has its own "
+            "normalisation"
+        )
+    mean, std = params["mean"], params["std"]
+    return features_of(name, params["image_size"], params["weights"], mean, std)
 
 
 def _is_small(layout: Layout) -> bool:
@@ -207,7 +243,7 @@ def choose_method(given: str, model: str | nn.Module) -> str:
     """Return the method; on frozen features the default is ridge regression."""
     if given != "auto":
         return given
-    frozen = isinstance(model, str) and (model == "linear" or is_backbone(model))
+    frozen = isinstance(model, str) and (model == "linear" or is_pretrained(model))
     return "ridge" if frozen else "er"
 
 
@@ -242,9 +278,16 @@ def plan_call(
     lr = params["lr"] if params["lr"] is not None else PHOTO_LR if photos else OTHER_LR
     large = epochs * steps >= (RESNET_STEPS if photos else MLP_STEPS)
     method = choose_method(params["method"], model)
-    mix = choose_mix(params["mix"], find_method(method).replays, large=large or not photos)
-    if params["early_stopping"] and not find_method(method).trains:
+    kind = find_method(method)
+    _check_memory(params, kind)
+    if layout.images and kind.replays and not params["keep_images"]:
+        raise InputError(
+            f"keep_images is False, and {method} replays images; use a pretrained backbone, whose "
+            "embeddings it can replay, or omit keep_images"
+        )
+    if params["early_stopping"] and not kind.trains:
         raise InputError(f"early_stopping is True, but {method} has no epochs; omit it")
+    mix = choose_mix(params["mix"], kind.replays, large=large or not photos)
     small_tau = SMALL_TAU if mix == "gradmix+" and not large else None
     tau = small_tau if params["tau"] is None else params["tau"]
     each, total = budget(params, classes)

@@ -6,27 +6,23 @@ and computed with in float32, so that a value read from a file equals the value 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gradmix.classifier.inputs import Layout
+from gradmix.classifier.inputs import Layout, reading
 from gradmix.data.image_folders.given import read_photos
 from gradmix.errors import MissingPackageError
-from gradmix.models.pretrained import PRETRAINED, TIMM, Backbone, fold_batch_norms, load_pretrained
+from gradmix.models.pretrained import Backbone, fold_batch_norms, load_pretrained
 
 DEFAULT = "efficientnet-lite0"
 EMBED_BATCH = 32  # photos that pass the backbone at a time: more do not fit a CPU's caches
 Progress = Callable[[int, int], object]  # receives the photos done and the photos in total
-
-
-def is_backbone(model: Any) -> bool:
-    """Whether a model is the name of a pretrained backbone."""
-    return isinstance(model, str) and (model in PRETRAINED or model.startswith(TIMM))
 
 
 def default_backbone() -> str | None:
@@ -51,6 +47,40 @@ def load_features(name: str, size: int | None = None) -> Features:
         UnknownNameError: If there is no such backbone.
     """
     return Features(load_pretrained(name, input_size=size))
+
+
+def features_of(
+    model: str | nn.Module,
+    size: int | None,
+    weights: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Features:
+    """Return the frozen features of a named backbone or of a copy of the caller's module.
+
+    Args:
+        model: A name, or a module that maps photos to embeddings; see `load_pretrained`.
+        size: Pixels per side of its photos. Default: the backbone's own, 224 for a module.
+        weights: A file with weights, instead of the published ones or the module's.
+        mean: The mean of each channel for bytes, 0 to 255. Default: the backbone's own,
+            ImageNet's for a module.
+        std: The standard deviation of each channel, likewise.
+
+    Raises:
+        InputError: If the weights do not fit, or the module cannot embed photos.
+    """
+    if isinstance(model, str) and weights is None:
+        found = load_features(model, size)
+    else:
+        with reading("model or weights"):
+            own = model if isinstance(model, str) else deepcopy(model)
+            found = Features(load_pretrained(own, weights=weights, input_size=size))
+    backbone = found.backbone
+    if mean is not None:
+        backbone = replace(backbone, mean=tuple(value / 255 for value in mean))
+    if std is not None:
+        backbone = replace(backbone, std=tuple(value / 255 for value in std))
+    return Features(backbone)
 
 
 @dataclass(frozen=True)
@@ -83,14 +113,14 @@ class Features:
         module = _inference_module(self.backbone, device)
         parts = []
         for part in images.split(EMBED_BATCH):
-            inputs = self.backbone.normalise(self._resized(part).to(device))
+            inputs = self.backbone.normalise(self.resized(part).to(device))
             with torch.inference_mode():
                 parts.append(module(inputs).half().float().cpu())
             if progress is not None:
                 progress(sum(map(len, parts)), len(images))
         return torch.cat(parts).clone()  # an ordinary tensor, not one of inference mode
 
-    def _resized(self, images: Tensor) -> Tensor:
+    def resized(self, images: Tensor) -> Tensor:
         """Return RGB images of the backbone's size."""
         shape = self.photos.shape
         if tuple(images.shape[1:]) == shape:
@@ -98,7 +128,7 @@ class Features:
         return read_photos(list(images), "X", shape=shape)
 
 
-@cache
+@lru_cache(maxsize=4)
 def _inference_module(backbone: Backbone, device: torch.device) -> Any:
     """Return the backbone for inference on a device, its batch norms folded into convolutions."""
     return fold_batch_norms(backbone.module).to(device)

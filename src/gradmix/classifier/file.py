@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from gradmix.classifier.defaults import check_params
 from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
+from gradmix.classifier.pictures import PicturesState
 from gradmix.classifier.report import Report
 from gradmix.classifier.state import CONTENTS, Learned, from_state
-from gradmix.errors import FileError, InputError
+from gradmix.errors import FileError, InputError, MissingPackageError
 from gradmix.files import read_state_file, write_state_file
 from gradmix.files.schema import Schema, refuse, validate
 from gradmix.training.build import pick_device
@@ -36,6 +37,9 @@ PROBES, PROBE_NUMBERS = 16, 2**16
 """Samples, and input numbers in total, for the check that predictions are finite."""
 IDENTITY = ("parameters", "seed", "past", "data")
 
+ADDED: dict[str, Any] = {"weights": None, "finetune": None, "verbose": 0}
+"""Parameters that earlier files lack, beside `keep_images`, and what they were then."""
+
 FilePath = str | os.PathLike[str]
 
 # --- the schema -----------------------------------------------------------------------------
@@ -45,14 +49,18 @@ _Seen = Annotated[int, Field(ge=1)]
 
 
 def _check_samples(
-    name: str, samples: SamplesState | None, shape: Sequence[int], known: int
+    name: str,
+    samples: SamplesState | None,
+    shape: Sequence[int],
+    known: int,
+    *also: torch.dtype,
 ) -> None:
-    """Check samples against the form of samples and the number of classes."""
+    """Check samples against their form and the number of classes; `also` are other types."""
     if samples is None or not len(samples.y):
         return
     x, y = samples.x, samples.y
     wanted = torch.uint8 if len(shape) == 3 else torch.float32
-    if x.dtype != wanted or list(x.shape[1:]) != list(shape):
+    if x.dtype not in (wanted, *also) or list(x.shape[1:]) != list(shape):
         refuse(
             f"{name}.x has {x.dtype} samples of shape {tuple(x.shape[1:])}, not {wanted} of shape "
             f"{tuple(shape)}"
@@ -65,12 +73,15 @@ def _check_params(params: dict[str, Any]) -> dict[str, Any]:
     """Check the parameters of a file as those of a call; a caller's network is not stored."""
     _check_plain(params)
     try:
-        check_params({**params, "model": params["model"] or "auto"})
+        check_params({**params, **({} if params["model"] else _NAMED)})
     except KeyError as error:
         refuse(f"has no {error}")
     except InputError as error:
         refuse(str(error))
     return params
+
+
+_NAMED = {"model": "auto", "weights": None, "finetune": None}  # in place of a caller's network
 
 
 def _check_plain(value: Any) -> None:
@@ -112,6 +123,7 @@ class ClassifierState(Schema):
     training: TrainingState
     holdout: MemoryState | None
     features: _Features | None = None
+    pictures: PicturesState | None = None
     changed: dict[str, Any] = Field(default_factory=dict)
     random_state: int | bool | None
 
@@ -130,8 +142,11 @@ class ClassifierState(Schema):
         if (self.holdout is None) != (not self.params["holdout_per_class"]):
             refuse("holdout does not fit holdout_per_class")
         held = {"memory": method.memory, "kept": method.kept, "holdout": self.holdout}
+        embedded = () if self.features is None else (torch.float16,)
         for name, samples in held.items():
-            _check_samples(name, samples, self.shape, known)
+            _check_samples(name, samples, self.shape, known, *embedded)
+        if self.pictures is not None and len(self.pictures.sizes) != len(method.memory.y):
+            refuse("pictures does not have one for each exemplar")
         return self
 
     def _check_labels(self) -> None:
@@ -185,7 +200,11 @@ def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned:
 
 
 def read(
-    path: FilePath, names: Sequence[str], model: Any = None, device: str | None = None
+    path: FilePath,
+    names: Sequence[str],
+    model: Any = None,
+    device: str | None = None,
+    weights: FilePath | None = None,
 ) -> tuple[dict[str, Any], Learned]:
     """Return the parameters and the knowledge of a classifier.
 
@@ -194,24 +213,30 @@ def read(
         names: The names of the classifier's parameters.
         model: The network, if the caller provided one when the classifier learned.
         device: Another device than the saved one.
+        weights: Another place of the file with the backbone's weights than the saved one.
 
     Raises:
         FileError: If the file is damaged; the message names the file and the field.
-        InputError: If `model` or `device` does not fit.
+        InputError: If `model`, `device` or `weights` does not fit.
     """
     if device is not None:
         _check_device(device)
     state = read_state_file(path, KIND)
     _check_contents(path, state.get("contents"))
+    if isinstance(state.get("params"), dict):
+        for name, value in {**ADDED, "keep_images": "features" not in state}.items():
+            state["params"].setdefault(name, value)
     with _blaming_file(path):
         checked = validate(ClassifierState, state, path)
     if {*checked.params, "random_state"} != {*names} or not {*checked.changed} <= {*names}:
         raise FileError(f"{os.fspath(path)} is damaged: params: not those of a classifier")
-    _check_model(path, checked.model, model)
+    _find_weights(path, state["params"], weights)
+    own = checked.params["model"] is None
+    _check_model(path, None if own else checked.model, model)
     if device is None:
         device = checked.changed.get("device", checked.params["device"])
         _check_saved_device(path, device)
-    with _blaming_file(path) if checked.model is not None else _blaming_model(path, model):
+    with _blaming_model(path, model) if own else _blaming_file(path):
         learned = from_state(state, model, device)
         finite = _predicts_finite(learned)
     if not finite:
@@ -220,6 +245,20 @@ def read(
         )
     params = {**learned.basis.params, **checked.changed, "random_state": checked.random_state}
     return params, learned
+
+
+def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None) -> None:
+    """Set the file with the backbone's weights, which the classifier file does not contain."""
+    saved = params["weights"]
+    if given is not None:
+        if saved is None:
+            raise InputError(f"weights is given, but {os.fspath(path)} needs no weights; omit it")
+        params["weights"] = os.fspath(given)
+    if params["weights"] is not None and not os.path.isfile(params["weights"]):
+        raise FileError(
+            f"{os.fspath(path)} needs the backbone's weights, and there is no file "
+            f"{params['weights']!r}; pass its place as weights="
+        )
 
 
 def _check_contents(path: FilePath, contents: Any) -> None:
@@ -256,7 +295,7 @@ def _blaming_file(path: FilePath) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, FileError) or is_out_of_memory(error):
+        if isinstance(error, (FileError, MissingPackageError)) or is_out_of_memory(error):
             raise
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         raise FileError(f"{os.fspath(path)} is damaged: {kind}{error}") from error

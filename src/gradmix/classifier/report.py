@@ -199,10 +199,9 @@ def contact_page(learned: Learned) -> str:
 
 def class_strips(learned: Learned) -> list[tuple[str, Image.Image]]:
     """Return for each class its name with the number of exemplars, and these side by side."""
-    if not learned.basis.layout.images:
-        stores = "rows of numbers" if learned.basis.features is None else "features of photos"
-        raise InputError(f"this classifier stores {stores} and no pictures")
-    x, y = learned.method.memory.samples
+    if not learned.basis.given.images:
+        raise InputError("this classifier stores rows of numbers and no pictures")
+    x, y = learned.exemplars()
     strips = []
     for number, label in enumerate(learned.labels.known):
         own = x[y == number].cpu() if len(y) else x

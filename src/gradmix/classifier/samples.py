@@ -39,6 +39,7 @@ class CallData:
     evaluation: tuple[Tensor, Array] | None = None  # from `eval_set=`
     skipped: tuple[str, ...] = ()  # why files of a folder are not used
     features: Features | None = None  # the backbone that computed x, if there is one
+    photos: Tensor | None = None  # what it was computed from, uint8 (N, C, H, W)
 
     @property
     def given(self) -> Layout:
@@ -86,7 +87,8 @@ class Reader:
             if announced.dtype.kind != labels.dtype.kind:
                 raise InputError("classes has labels of another kind than y")
         layout = inputs.layout if features is None else features.layout
-        data = CallData(x, labels, layout, announced, None, inputs.skipped, features)
+        photos = None if features is None else inputs.x
+        data = CallData(x, labels, layout, announced, None, inputs.skipped, features, photos)
         return data if eval_set is None else replace(data, evaluation=self._test(eval_set, data))
 
     def _read_to_learn(

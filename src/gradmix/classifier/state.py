@@ -19,9 +19,11 @@ from torch import Tensor
 
 from gradmix.classifier.basis import Basis
 from gradmix.classifier.defaults import budget, plan_call
-from gradmix.classifier.features import Features, load_features
+from gradmix.classifier.features import Features, features_of
 from gradmix.classifier.holdout import new_holdout
 from gradmix.classifier.inputs import Labels, Layout
+from gradmix.classifier.pictures import Pictures, decode, to_state
+from gradmix.classifier.pictures import from_state as from_picture_state
 from gradmix.classifier.report import Report
 from gradmix.closed_form import energy, fit_threshold
 from gradmix.criterion import embed
@@ -31,6 +33,7 @@ from gradmix.methods import Method
 from gradmix.randomness import RandomStreams
 from gradmix.training.build import pick_device
 from gradmix.training.loop import Position
+from gradmix.types import Samples
 
 PREDICT_NUMBERS = 2**19  # input numbers to predict at a time: more do not fit a CPU's caches
 PREDICT_MOST = 1024
@@ -48,6 +51,7 @@ class Learned:
     counts: tuple[int, ...]  # samples seen of each known class, in all calls
     history: tuple[Report, ...]
     finished: str = ""  # identifies the call that led here
+    pictures: Pictures | None = None  # of the exemplars, if they are embeddings of photos
     _lock: Any = field(default_factory=Lock, repr=False, compare=False)
 
     @property
@@ -85,13 +89,33 @@ class Learned:
             )
         return fit_threshold(energy(self.scores(self.holdout.x).double()), false_alarm_rate)
 
+    def exemplars(self) -> Samples:
+        """Return the exemplars as the caller gave them: images (N, C, H, W) or rows (N, d).
+
+        Raises:
+            InputError: If only their embeddings are stored.
+        """
+        x, y = self.method.memory.samples
+        if self.basis.features is not None:
+            if self.pictures is None:
+                raise InputError(
+                    "this classifier stores embeddings of photos and no pictures; learn with "
+                    "keep_images=True"
+                )
+            x = decode(self.pictures, self.basis.given.shape[1])
+        return Samples(x.cpu(), y.cpu())
+
     def forget(self, label: Any) -> Learned:
         """Return the knowledge without a class, its samples and its outputs."""
         number = self.labels.find(label)
         label = self.labels.known[number]
         if len(self.labels.known) == 1:
             raise InputError(f"{label!r} is the only known class; call fit to start again")
-        other = from_state(copy_of(self.to_state()), self.basis.model, str(self.device))
+        other = from_state(copy_of(self.to_state()), self._own_model(), str(self.device))
+        pictures = None
+        if self.pictures is not None:
+            left = (other.method.memory.y != number).nonzero().flatten().tolist()
+            pictures = tuple(self.pictures[row] for row in left)
         other.method.forget(number)
         if other.holdout is not None:
             other.holdout.forget(number)
@@ -99,7 +123,14 @@ class Learned:
         labels = self.labels.without(label)
         other.method.memory.set_budget(*budget(self.basis.params, len(labels.known)))
         history = tuple(report.without(label) for report in self.history)
-        return replace(other, labels=labels, counts=counts, history=history, finished="")
+        return replace(
+            other,
+            labels=labels,
+            counts=counts,
+            history=history,
+            finished="",
+            pictures=pictures,
+        )
 
     # --- state ------------------------------------------------------------------------------
 
@@ -115,7 +146,16 @@ class Learned:
 
     def to_state(self) -> dict[str, Any]:
         """Return everything as plain values and tensors; the tensors are not copied."""
-        basis = self.basis
+        basis, training = self.basis, self.training_state()
+        holdout = None if self.holdout is None else self.holdout.state_dict()
+        optional: dict[str, Any] = {}
+        if basis.features is not None:
+            backbone = basis.features.backbone
+            about = {"name": backbone.name, "size": backbone.input_size, "digest": backbone.digest}
+            optional["features"] = about
+            _change_samples(training, holdout, torch.float16)  # embeddings have no more digits
+        if self.pictures is not None:
+            optional["pictures"] = to_state(self.pictures)
         return {
             "contents": CONTENTS,
             "params": {**basis.params, "model": _name(basis.params["model"])},
@@ -130,17 +170,22 @@ class Learned:
             "counts": list(self.counts),
             "history": [report.to_state() for report in self.history],
             "finished": self.finished,
-            "training": self.training_state(),
-            "holdout": None if self.holdout is None else self.holdout.state_dict(),
-            **_features_state(basis.features),
+            "training": training,
+            "holdout": holdout,
+            **optional,
         }
+
+    def _own_model(self) -> Any:
+        """Return the caller's network or backbone; None if it has a name."""
+        model = self.basis.params["model"]
+        return None if isinstance(model, str) else model
 
     def digest(self) -> str:
         """Return a digest of everything: equal if and only if nothing differs."""
         return digest(self.to_state())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"state": copy_of(self.to_state()), "model": self.basis.model}
+        return {"state": copy_of(self.to_state()), "model": self._own_model()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         other = from_state(state["state"], state["model"])
@@ -161,12 +206,14 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     """
     params = dict(state["params"])
     network = model if state["model"] is None else str(state["model"])
-    params["model"] = network if params["model"] is None else params["model"]
+    params["model"] = model if params["model"] is None else params["model"]
     columns = None if state["columns"] is None else tuple(state["columns"])
     layout = Layout(tuple(state["shape"]), columns)
     labels = Labels(tuple(state["known"]), tuple(state["declared"]))
     mean, std = (tuple(map(float, state[name])) for name in ("mean", "std"))
-    features = _restored_features(state.get("features"))
+    features = _restored_features(state.get("features"), params)
+    if features is not None:
+        _change_samples(state["training"], state["holdout"], torch.float32)
     basis = Basis(params, layout, network, mean, std, state["seed"], features)
     place = pick_device(device or params["device"])
     method = _restored_method(basis, len(labels.known), state["training"], place)
@@ -174,23 +221,25 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     if holdout is not None:
         holdout.load_state_dict(moved(state["holdout"], place))
     history = tuple(Report(**entry) for entry in state["history"])
-    counts = tuple(state["counts"])
-    return Learned(basis, labels, method, holdout, counts, history, state["finished"])
+    counts, finished = tuple(state["counts"]), state["finished"]
+    pictures = None if "pictures" not in state else from_picture_state(state["pictures"])
+    return Learned(basis, labels, method, holdout, counts, history, finished, pictures)
 
 
-def _features_state(features: Features | None) -> dict[str, Any]:
-    """Return the entry of a state that names the backbone; none without a backbone."""
-    if features is None:
-        return {}
-    backbone = features.backbone
-    about = {"name": backbone.name, "size": backbone.input_size, "digest": backbone.digest}
-    return {"features": about}
+def _change_samples(training: dict[str, Any], holdout: Any, dtype: torch.dtype) -> None:
+    """Give the embeddings in a state another type; files contain float16."""
+    for part in (training["method"]["memory"], training["method"].get("kept"), holdout):
+        if part is not None:
+            part["x"] = part["x"].to(dtype)
 
 
-def _restored_features(saved: Mapping[str, Any] | None) -> Features | None:
+def _restored_features(
+    saved: Mapping[str, Any] | None, params: Mapping[str, Any]
+) -> Features | None:
     if saved is None:
         return None
-    features = load_features(saved["name"], saved["size"])
+    model = saved["name"] if params["model"] in (None, "auto") else params["model"]
+    features = features_of(model, saved["size"], params["weights"], params["mean"], params["std"])
     if features.backbone.digest != saved["digest"]:
         raise InputError(
             f"features.digest: the weights of {saved['name']} differ from those it was saved with"

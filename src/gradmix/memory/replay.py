@@ -53,9 +53,12 @@ class ReplayMemory:
                 f"exemplars_per_class is {exemplars_per_class} and total is {total}; "
                 "give exactly one of them"
             )
-        for name, value in (("exemplars_per_class", exemplars_per_class), ("total", total)):
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; a memory holds at least 1")
+        for name, value, least in (
+            ("exemplars_per_class", exemplars_per_class, 0),
+            ("total", total, 1),
+        ):
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}; give {least} or more")
         self.exemplars_per_class = exemplars_per_class
         self.total, self.selection = total, selection
         self.x = torch.empty(0)

@@ -145,6 +145,15 @@ class Method(ABC):
                 f"{'has its own rule' if cls.replays else 'keeps no exemplars'}; omit it"
             )
 
+    @classmethod
+    def check_memory(cls, exemplars_per_class: int | None) -> None:
+        """Raise InputError for an empty memory if this method replays exemplars."""
+        if cls.replays and exemplars_per_class == 0:
+            raise InputError(
+                f"exemplars_per_class is 0, and {cls.__name__} replays exemplars; give 1 or more, "
+                "or a method that replays none, such as ridge or finetune"
+            )
+
     # --- the network ------------------------------------------------------------------------
 
     @property

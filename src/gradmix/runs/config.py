@@ -73,6 +73,7 @@ class RunConfig(RunSettings):
         method = find_method(self.method)
         method.check_mix(self.recipe)
         method.check_selection(self.exemplar_selection)
+        method.check_memory(self.exemplars_per_class)
         read_options(method.options_type, dict(self.options))
         check_optimizer(self.optimizer)
         return self
