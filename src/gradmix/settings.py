@@ -223,8 +223,11 @@ def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 class ClassifierSettings(Settings):
     """Parameters of `IncrementalClassifier` that runs do not have."""
 
-    holdout_per_class: Whole = setting(
-        0, "Samples per class for evaluation only, stored in the file.", ge=0
+    holdout_per_class: Whole | None = setting(
+        None,
+        "Samples per class for evaluation only, stored in the file; None: 10 with a backbone, else "
+        "0.",
+        ge=0,
     )
     head_size: Whole | None = setting(
         None, "Outputs of the network; None: they grow with the classes.", ge=1, le=10**7

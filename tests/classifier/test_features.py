@@ -70,7 +70,8 @@ def test_images_of_any_size_and_channels_are_predicted(classifier, tmp_path):
 
 def test_the_order_of_the_classes_makes_no_difference():
     X, _ = photos("red", "green", "blue", seed=3)
-    one, other = learned(("red", "green", "blue")), learned(("blue",), ("red",), ("green",))
+    one = learned(("red", "green", "blue"), holdout_per_class=0)
+    other = learned(("blue",), ("red",), ("green",), holdout_per_class=0)
     assert one.predict(X).tolist() == other.predict(X).tolist()
     ours, theirs = (c.decision_function(X) * c._learned.method.temperature for c in (one, other))
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
@@ -114,7 +115,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 def test_replay_methods_learn_embeddings_with_every_mix():
     classifier = learned(("red", "green"), ("blue",), method="er", mix="remix", lr=0.1)
     assert classifier.score(*photos("red", "green", "blue", seed=5)) > 0.9
-    assert classifier._learned.method.memory.x.shape == (24, 1280)
+    assert classifier._learned.method.memory.x.shape == (18, 1280)  # and six are held out
 
 
 def test_unknown_classes_are_recognised_with_held_out_samples():
@@ -125,7 +126,7 @@ def test_unknown_classes_are_recognised_with_held_out_samples():
     labels = classifier.predict(X, unknown="?", false_alarm_rate=0.25)
     assert set(labels) <= {"red", "green", "?"}
     with pytest.raises(InputError, match="holdout_per_class"):
-        learned(("red", "green")).predict(X, unknown="?")
+        learned(("red", "green"), holdout_per_class=0).predict(X, unknown="?")
     with pytest.raises(InputError, match="unknown has"):
         classifier.predict(X, unknown=3)
 
@@ -153,3 +154,19 @@ def test_the_criterion_is_exact_on_a_linear_head():
     memory, current = (x[:24], y[:24]), (x[24:], y[24:])
     found = pair_agreement(model, memory=memory, current=current, generator=generator)
     assert (found.precision, found.recall) == (1.0, 1.0)
+
+
+def test_photos_are_held_out_by_default(tmp_path):
+    classifier = learned(("red", "green"), ("blue",))
+    held = classifier._learned.holdout
+    assert held.y.bincount().tolist() == [2, 2, 2]  # at most a quarter of eight photos
+    assert classifier._learned.basis.params["holdout_per_class"] == 10
+    classifier.save(tmp_path / "m")
+    again = IncrementalClassifier.load(tmp_path / "m").partial_fit(*photos("red", seed=8))
+    assert len(again._learned.holdout) > 6
+    assert learned(("red",), exemplars_per_class=4)._learned.basis.params["holdout_per_class"] == 3
+    assert learned(("red",), memory_total=40)._learned.holdout is None
+    assert (
+        IncrementalClassifier(model="linear").fit([[0.0], [1.0]] * 5, [0, 1] * 5).report_.held_out
+        == 0
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradmix.classifier.defaults import FIXED, CallPlan, choose_method, choose_model
+from gradmix.classifier.defaults import FIXED, CallPlan, choose_holdout, choose_method, choose_model
 from gradmix.classifier.features import Features
 from gradmix.classifier.inputs import Layout
 from gradmix.data.datasets import channel_statistics, check_statistics
@@ -44,6 +44,8 @@ class Basis:
 
     def with_params(self, params: Mapping[str, Any]) -> Basis:
         """Return the basis of another call; InputError if a parameter differs that must not."""
+        if params["holdout_per_class"] is None:
+            params = {**params, "holdout_per_class": self.params["holdout_per_class"]}
         for name in FIXED:
             was = self.params[name]
             if params[name] is not was and params[name] != was:
@@ -83,6 +85,7 @@ def first_basis(
     device: torch.device,
 ) -> Basis:
     """Return the basis of a first call with samples x, which `features` may have embedded."""
+    params = {**params, "holdout_per_class": choose_holdout(params, features)}
     if features is not None:
         return Basis(dict(params), layout, "linear", *_identity(layout), seed, features)
     model = choose_model(params["model"], layout, device)

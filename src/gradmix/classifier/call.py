@@ -81,6 +81,7 @@ def learn(
         basis = before.basis.with_params(params)
     else:
         basis = first_basis(params, seed, data.x, data.layout, data.features, fabric.device)
+    params = basis.params
     _check_room(params, known)
     y = labels.encode(data.y)
     counts = y.bincount(minlength=known)

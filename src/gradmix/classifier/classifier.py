@@ -62,7 +62,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             backbone; a module is not a backbone.
         exemplars_per_class: Stored samples per class, including held-out ones.
         memory_total: Stored samples in total, shared by the classes, instead of per class.
-        holdout_per_class: Stored samples per class that are only used for measuring.
+        holdout_per_class: Stored samples per class that are only used for measuring, and to
+            recognise unknown classes; None: 10 for photos with a pretrained backbone, else 0.
         keep_images: With a frozen backbone, whether to store the photos of the exemplars beside
             their embeddings.
         head_size: Outputs of the network; None: they grow with the classes.
@@ -121,7 +122,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     finetune: str | None = None
     exemplars_per_class: int | None = 32
     memory_total: int | None = None
-    holdout_per_class: int = 0
+    holdout_per_class: int | None = None
     keep_images: bool = True
     head_size: int | None = None
     epochs: int | None = None

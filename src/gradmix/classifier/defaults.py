@@ -50,6 +50,8 @@ SMALL_TAU, MLP_STEPS, RESNET_STEPS = 0.5, 2000, 3000
 SMALL_GREY, SMALL = 32, 16
 """Largest side in pixels of grey images, and of any images, for which an MLP is chosen."""
 PHOTO_LR, OTHER_LR = 0.05, 0.01
+HELD_OUT = 10
+"""Photos held out per class with a backbone: for two classes, enough for 5% false alarms."""
 
 # --- checks ---------------------------------------------------------------------------------
 
@@ -135,7 +137,7 @@ def _check_memory(params: Mapping[str, Any], kind: type[Method] | None) -> None:
     if kind is not None and total is None:
         kind.check_memory(each)
     least = 1 if kind is not None and kind.replays else 0  # exemplars for replay
-    if total is None and each and held > each - least:
+    if total is None and each and held is not None and held > each - least:
         raise InputError(
             f"holdout_per_class is {held} of {each} exemplars_per_class; leave at least one for "
             "replay"
@@ -145,6 +147,15 @@ def _check_memory(params: Mapping[str, Any], kind: type[Method] | None) -> None:
             f"holdout_per_class is {held} and exemplars_per_class is 0; held-out samples are "
             "stored, too: set one of them to another number"
         )
+
+
+def choose_holdout(params: Mapping[str, Any], features: Features | None) -> int:
+    """Return the samples per class that are only used for measuring."""
+    given, each = params["holdout_per_class"], params["exemplars_per_class"]
+    if given is not None:
+        return int(given)
+    photos = features is not None and params["memory_total"] is None
+    return max(0, min(HELD_OUT, each - 1)) if photos else 0
 
 
 def budget(params: Mapping[str, Any], classes: int) -> tuple[int | None, int | None]:

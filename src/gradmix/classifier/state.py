@@ -85,7 +85,7 @@ class Learned:
         if self.holdout is None or not len(self.holdout):
             raise InputError(
                 "unknown is given, but no samples are held out to set its threshold; learn with "
-                "holdout_per_class= of 8 or more"
+                "holdout_per_class= of 10 or more"
             )
         return fit_threshold(energy(self.scores(self.holdout.x).double()), false_alarm_rate)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradmix.classifier import Report
     from gradmix.training.loop import Event, Training
 
-DEFAULTS = {"exemplars_per_class": 32, "holdout_per_class": 8, "random_state": 0, "threads": 1}
+DEFAULTS = {"exemplars_per_class": 32, "holdout_per_class": 10, "random_state": 0, "threads": 1}
 REFRESH_SECONDS = 0.1
 PLAIN_SECONDS = 5.0  # between lines of progress without a terminal
 
@@ -41,7 +41,7 @@ def learn(
         int | None, typer.Option(help="Images to store per class. Default: 32.")
     ] = None,
     holdout: Annotated[
-        int | None, typer.Option(help="Stored images per class for measuring only. Default: 8.")
+        int | None, typer.Option(help="Stored images per class for measuring only. Default: 10.")
     ] = None,
     size: Annotated[
         int | None,

@@ -59,6 +59,7 @@ def fit_threshold(novelty: Tensor, false_alarm_rate: float) -> float:
         needed = math.ceil(1 / false_alarm_rate - 1e-9) - 1
         raise InputError(
             f"novelty has {len(novelty)} held-out samples; a false_alarm_rate of "
-            f"{false_alarm_rate} needs at least {needed}"
+            f"{false_alarm_rate} needs at least {needed}; hold out more, or allow a rate of "
+            f"{1 / (len(novelty) + 1):.3f}"
         )
     return float(torch.sort(novelty).values[rank - 1])
