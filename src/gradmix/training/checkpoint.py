@@ -183,12 +183,11 @@ class Checkpoint:
             raise FileError(f"{self.path} is a {kind}, not a checkpoint; give another path")
 
     def _load(self, checked: CheckpointState, state: dict[str, Any]) -> None:
-        training, device = self._training, self._training.fabric.device
-        saved = state["training"]
+        training, saved = self._training, state["training"]
         try:
             check_structure(saved["method"]["structure"], self._largest)
             for name in ("losses", "method", "stage"):  # generators load their state from the CPU
-                saved[name] = _to_device(saved[name], device)
+                saved[name] = training.fabric.to_device(saved[name])
             training.load_state_dict(saved)
             training.fabric.strategy.precision.load_state_dict(state["precision"])
             self._record.load_state_dict(state["record"])
@@ -268,13 +267,3 @@ def _bytes_in(value: Any) -> int:
         return value.numel() * value.element_size()
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return sum(map(_bytes_in, parts))
-
-
-def _to_device(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _to_device(item, device) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_to_device(item, device) for item in value]
-    return value

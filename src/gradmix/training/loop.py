@@ -30,6 +30,7 @@ from gradmix.data import Benchmark
 from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
+from gradmix.training._resume_checks import check_batches, check_samples, check_stage
 from gradmix.training.metrics import count_correct
 from gradmix.types import Samples, Task
 
@@ -263,73 +264,23 @@ class Training:
             InputError: If the state does not fit this training, which is then unusable.
         """
         self.position = at = Position(**state["position"])
-        self._check_position()
+        if at.task + at.in_stage > len(self._tasks):
+            raise InputError(f"position: {at} is beyond the {len(self._tasks)} tasks")
         self._losses = list(state["losses"].unbind())
         method, saved = self.method, state["method"]
         method.rebuild(saved["structure"])
         method.load_memory(saved)
-        self._check_stored()
+        check_samples(self, self._tasks[0])
         if at.in_stage:
-            self._check_seen(self._tasks[at.task])
-            method.set_pool(self._pool(self._tasks[at.task]))
-        method.load_state_dict(saved)
-        if at.in_stage:
-            method.load_stage_state_dict(state["stage"], self._saved_stage())
-            self._check_batches()
+            task = self._tasks[at.task]
+            stage = check_stage(self, task)
+            method.set_pool(self._pool(task))
+            method.load_state_dict(saved)
+            method.load_stage_state_dict(state["stage"], stage)
+            check_batches(self, len(self._losses))
+        else:
+            method.load_state_dict(saved)
         method.streams.load_state_dict(state["streams"])
-
-    def _check_position(self) -> None:
-        at = self.position
-        between = not any((at.stage, at.epoch, at.step))
-        if not (at.in_stage or between):
-            raise InputError(f"position: {at} is neither in a stage nor between tasks")
-        if at.task + at.in_stage > len(self._tasks):
-            raise InputError(f"position: {at} is beyond the {len(self._tasks)} tasks")
-
-    def _check_stored(self) -> None:
-        """Check that the saved samples have the form of the task's samples."""
-        x, own = self.method.stored_samples().x, self._tasks[0].train.x
-        if len(x) and (x.shape[1:] != own.shape[1:] or x.dtype != own.dtype):
-            raise InputError(
-                f"memory.x has samples of {x.dtype} {tuple(x.shape[1:])}, not of {own.dtype} "
-                f"{tuple(own.shape[1:])}"
-            )
-
-    def _check_seen(self, task: Task) -> None:
-        """Check the number of classes in the middle of a task."""
-        method, outputs = self.method, self.method.head.out_features
-        if not max(task.classes) < method.seen <= outputs or (
-            method.head_grows and method.seen != outputs
-        ):
-            raise InputError(f"structure.seen is {method.seen}, with {outputs} outputs")
-
-    def _saved_stage(self) -> Stage:
-        at, stages = self.position, self.method.stages()
-        if at.stage >= len(stages):
-            raise InputError(f"position.stage is {at.stage}; this task has {len(stages)} stages")
-        if at.epoch > stages[at.stage].epochs:
-            raise InputError(f"position.epoch is {at.epoch} of {stages[at.stage].epochs}")
-        return stages[at.stage]
-
-    def _check_batches(self) -> None:
-        """Check that the saved batches are those of an epoch of this pool."""
-        method, new = self.method, self.method.new
-        samples = method.epoch_samples()
-        batch_size = min(method.settings.batch_size, samples)
-        shape = (samples // batch_size, batch_size)
-        if new is None or tuple(new.shape) != shape:
-            raise InputError(f"stage.new does not have {shape[0]} batches of {shape[1]} samples")
-        if int(new.min()) < 0 or int(new.max()) >= samples:
-            raise InputError(f"stage.new has rows outside the {samples} samples of an epoch")
-        if (method.plan is not None) != method.plans:
-            raise InputError("stage.plan: it is missing, or this method does not plan")
-        if method.plan is not None and len(method.plan.y) != shape[0]:
-            raise InputError(f"stage.plan does not have {shape[0]} batches")
-        if self.position.step > shape[0] or len(self._losses) not in (self.position.step, shape[0]):
-            raise InputError(
-                f"position.step is {self.position.step} with {len(self._losses)} losses, of "
-                f"{shape[0]} steps"
-            )
 
 
 def _to_device(task: Task, device: torch.device) -> Task:

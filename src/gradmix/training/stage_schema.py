@@ -20,6 +20,12 @@ AnyTensor = Annotated[Tensor, TensorOf()]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
+def _check_inside(name: str, part: Tensor, limit: int, lowest: int = 0) -> None:
+    """Refuse numbers outside `lowest` to `limit` − 1."""
+    if part.numel() and not lowest <= int(part.min()) <= int(part.max()) < limit:
+        refuse(f"{name} has numbers outside {lowest} to {limit - 1}")
+
+
 class PartnersState(Schema):
     """The partners of S batches of B rows, (S, B)."""
 
@@ -34,9 +40,7 @@ class PartnersState(Schema):
         for part in (self.replaced, self.drawn):
             if part is not None and part.shape != self.rows.shape:
                 refuse(f"shapes differ: {tuple(part.shape)}, {tuple(self.rows.shape)}")
-        batch = self.rows.shape[1]
-        if self.rows.numel() and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < batch:
-            refuse(f"rows points outside a batch of {batch}")
+        _check_inside("rows", self.rows, self.rows.shape[1])
         return self
 
 
@@ -111,9 +115,7 @@ class SketchState(Schema):
             refuse("biases does not fit the rows")
         limits = {"left": samples, "right": samples, "top": outputs, "tail": outputs}
         for name, limit in limits.items():
-            part = getattr(self, name)
-            if part.numel() and not 0 <= int(part.min()) <= int(part.max()) < limit:
-                refuse(f"{name} has numbers outside 0 to {limit - 1}")
+            _check_inside(name, getattr(self, name), limit)
         return self
 
 
@@ -131,8 +133,7 @@ class OnDemandState(Schema):
         classes = len(self.sketch.classes)
         if self.best.shape != (len(self.ratios), classes):
             refuse("best does not have one row per ratio and one column per class")
-        if self.best.numel() and not -1 <= int(self.best.min()) <= int(self.best.max()) < classes:
-            refuse("best has numbers outside the classes")
+        _check_inside("best", self.best, classes, lowest=-1)
         return self
 
 
