@@ -8,8 +8,10 @@ from PIL import Image
 from gradmix import IncrementalClassifier
 from gradmix.classifier import defaults, features
 from gradmix.classifier.features import DEFAULT, load_features
+from gradmix.data.image_folders.decode import ImageFiles
+from gradmix.data.stream import StreamedImages
 from gradmix.diagnostics import pair_agreement
-from gradmix.errors import FileError, InputError, MissingPackageError
+from gradmix.errors import CorruptFileError, FileError, InputError, MissingPackageError
 from gradmix.files import read_state_file, write_state_file
 from gradmix.models import LinearModel
 
@@ -143,6 +145,46 @@ def test_progress_counts_the_photos():
     reader = classifier._reader(lambda done, total: seen.append((done, total)))
     reader.read_call(*photos("red", "green", each=20))
     assert seen == [(32, 40), (40, 40)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    x, y = photos("red", "green", each=20)
+    for number, (image, name) in enumerate(zip(x, y, strict=True)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / name / f"{number:02}.png")
+    return tmp_path
+
+
+def test_photos_of_a_folder_are_decoded_once_in_batches(folder, monkeypatch):
+    decoded, decode = [], ImageFiles.decode
+
+    def counted(files, row):
+        decoded.append(row)
+        return decode(files, row)
+
+    monkeypatch.setattr(ImageFiles, "decode", counted)
+    classifier = IncrementalClassifier(image_size=SIZE, random_state=0)
+    reader = classifier._reader(None)
+    inputs, features = reader._read_to_learn(folder, None)
+    assert isinstance(inputs.x, StreamedImages)  # in their files until they are embedded
+    assert decoded == []
+    embeddings = reader.embed(inputs.x, features)
+    assert sorted(decoded) == list(range(40))
+    pixels = inputs.x.index_select(0, torch.arange(40))
+    assert torch.equal(embeddings, reader.embed(pixels, features))
+
+
+def test_an_unreadable_photo_is_named_or_skipped(folder):
+    bad = folder / "red" / "07.png"
+    bad.write_bytes(bad.read_bytes()[:-200])
+    reader = IncrementalClassifier(image_size=SIZE, random_state=0)._reader(None)
+    with pytest.raises(CorruptFileError, match=r"red/07\.png"):
+        reader.read_call(folder)
+    said = []
+    data = reader.read_call(folder, skip=said.append)
+    assert len(data.x) == len(data.y) == 39
+    assert "skipped 1 of 40 images" in said[0]
 
 
 def test_the_criterion_is_exact_on_a_linear_head():

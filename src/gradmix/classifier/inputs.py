@@ -28,6 +28,7 @@ from gradmix.data.image_folders.given import (
     read_photos,
 )
 from gradmix.data.image_folders.read import read_folder
+from gradmix.data.stream import StreamedImages
 from gradmix.data.torch_dataset import own_class_names, read_items
 from gradmix.errors import GradMixError, InputError, OutOfMemoryError
 
@@ -116,7 +117,7 @@ class Layout(NamedTuple):
 class Inputs(NamedTuple):
     """Samples in the form that training takes."""
 
-    x: Tensor  # uint8 images (N, C, H, W) or float32 rows (N, d)
+    x: Tensor  # uint8 images (N, C, H, W), perhaps `StreamedImages`, or float32 rows (N, d)
     layout: Layout
     labels: Any = None  # of datasets and folders, which contain their labels
     skipped: tuple[str, ...] = ()  # why files of a folder are not used, a sentence per reason
@@ -129,7 +130,7 @@ def read_inputs(
     size: int | None,
     name: str = "X",
     *,
-    resize: bool = True,
+    stream: bool = False,
     skip: Callable[[str], object] | None = None,
     part: Literal["train", "test"] = "train",
 ) -> Inputs:
@@ -141,7 +142,8 @@ def read_inputs(
         expected: The form that the samples get; None accepts any.
         size: Pixels a side to which the first photos are resized; None: chosen from them.
         name: The name of the argument in messages.
-        resize: Whether images in arrays get the expected size and channels; photos always do.
+        stream: Leave photos in their files and arrays of images as they are, for a backbone that
+            decodes and resizes batch by batch.
         skip: Called with a message for unreadable photos, which are then skipped; None refuses
             them.
         part: The part to read from a folder that contains `train` and `test`.
@@ -154,7 +156,7 @@ def read_inputs(
         labels: Any = None
         skipped: tuple[str, ...] = ()
         if are_photos(X):
-            x, labels, skipped = _read_photos(X, expected, size, name, skip, part)
+            x, labels, skipped = _read_photos(X, expected, size, name, skip, part, stream)
         elif isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
             raise InputError(
                 f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or photos"
@@ -165,15 +167,16 @@ def read_inputs(
             x = x.numpy() if x.ndim == 2 else x
         else:
             x = _read_array(X, expected, name)
-        if not isinstance(x, Tensor):  # rows
+        if not isinstance(x, (Tensor, StreamedImages)):  # rows
             return _rows(x, estimator, expected, name)._replace(labels=labels)
         if expected is not None and not expected.images:
             raise InputError(
                 f"{name} has images of shape {tuple(x.shape[1:])}; this classifier has learned "
                 f"rows of {expected.shape[0]} numbers"
             )
-        if expected is not None and resize and tuple(x.shape[1:]) != expected.shape:
-            x = read_photos(list(x), name, shape=expected.shape)
+        wanted = None if expected is None or stream else expected.shape
+        if wanted is not None and isinstance(x, Tensor) and tuple(x.shape[1:]) != wanted:
+            x = read_photos(list(x), name, shape=wanted)
         return Inputs(x, Layout(tuple(x.shape[1:])), labels, skipped)
 
 
@@ -212,6 +215,7 @@ def _read_photos(
     name: str,
     skip: Callable[[str], object] | None,
     part: Literal["train", "test"],
+    stream: bool,
 ) -> tuple[Tensor, Any, tuple[str, ...]]:
     """Return photos, their labels if they are in class folders, and what was skipped."""
     if expected is not None and not expected.images:
@@ -219,9 +223,11 @@ def _read_photos(
     shape = None if expected is None else expected.shape
     if not _has_class_folders(X, part):
         items = [X] if is_photo(X) else X
-        x = read_photos(items, name, shape=shape, size=size, largest=LARGEST_KEPT)
+        x = read_photos(items, name, shape=shape, size=size, largest=LARGEST_KEPT, stream=stream)
         return x, None, ()
-    photos = read_folder(X, shape=shape, size=size, largest=LARGEST_KEPT, skip=skip, part=part)
+    photos = read_folder(
+        X, shape=shape, size=size, largest=LARGEST_KEPT, skip=skip, part=part, stream=stream
+    )
     labels = np.array([photos.classes[label] for label in photos.labels])
     return photos.x, labels, photos.skipped
 

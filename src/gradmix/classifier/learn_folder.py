@@ -93,7 +93,8 @@ def _with_test(
 ) -> CallData:
     """Return the data with a test folder, or its part `test` or `val`, without unknown classes."""
     skip = say if skip_unreadable else None
-    photos = read_folder(test, shape=data.given.shape, skip=skip, part="test")
+    stream = data.features is not None
+    photos = read_folder(test, shape=data.given.shape, skip=skip, part="test", stream=stream)
     x, labels = photos.x, np.array([photos.classes[number] for number in photos.labels])
     known = {*data.y.tolist(), *(reader.before.labels.known if reader.before else ())}
     fits = np.isin(labels, sorted(known))

@@ -79,8 +79,8 @@ class Reader:
         """Return the data of a call; `skip` is that of `read_inputs`."""
         with needing_memory("read X", FEWER):
             inputs, features = self._read_to_learn(X, skip)
+            labels = self.labels(y, inputs.labels, len(inputs.x))
             x = self.embed(inputs.x, features)
-        labels = self.labels(y, inputs.labels, len(x))
         announced = None
         if classes is not None:
             announced = np.unique(read_labels(classes, None, "classes"))
@@ -122,10 +122,10 @@ class Reader:
         skip: Callable[[str], object] | None = None,
         part: Literal["train", "test"] = "train",
     ) -> Inputs:
-        """Return samples of the given form; a backbone resizes arrays of images itself."""
-        size, resize = self.params["image_size"], features is None
+        """Return samples of the given form; a backbone decodes photos batch by batch."""
+        size, stream = self.params["image_size"], features is not None
         return read_inputs(
-            X, self.estimator, given, size, name, resize=resize, skip=skip, part=part
+            X, self.estimator, given, size, name, stream=stream, skip=skip, part=part
         )
 
     def _test(self, eval_set: Any, data: CallData) -> tuple[Tensor, Array]:

@@ -63,6 +63,7 @@ def read_photos(
     shape: tuple[int, ...] | None = None,
     size: int | None = None,
     largest: int = 64,
+    stream: bool = False,
 ) -> Tensor:
     """Return photos as uint8 (N, C, H, W), resized like those of a folder.
 
@@ -72,6 +73,7 @@ def read_photos(
         shape: Resize photos to this (C, H, W).
         size: Without a shape, resize photos to `size` x `size`.
         largest: As for `read_folder`.
+        stream: As for `read_folder`.
 
     Raises:
         InputError: An item is not a photo.
@@ -79,7 +81,7 @@ def read_photos(
         CorruptFileError: A photo cannot be read; the message names it.
     """
     source = GivenPhotos(items, name)
-    return read_all(source, source.names, shape=shape, size=size, largest=largest)
+    return read_all(source, source.names, shape=shape, size=size, largest=largest, stream=stream)
 
 
 def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:
