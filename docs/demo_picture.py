@@ -1,4 +1,4 @@
-"""Draw docs/demo.svg, the picture in the README: the output of `gradmix demo`."""
+"""Draw docs/demo.svg, the picture in the README: the digits of `gradmix demo`."""
 
 import re
 from importlib import import_module
@@ -11,7 +11,7 @@ WIDTH = 108  # columns; the longest line of the demo has 105
 console = Console(record=True, width=WIDTH, highlight=False)
 demo, terminal = import_module("gradmix.cli.demo"), import_module("gradmix.cli.terminal")
 demo.output = terminal.output = console
-demo.demo()
+demo.compare_mixes()
 picture = console.export_svg(title="gradmix demo")
 # The fonts of the picture come from the web. Without them, readers see a local monospace font.
 picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)

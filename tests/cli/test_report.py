@@ -78,6 +78,7 @@ def quick_demo(some_run, monkeypatch):
     configs = [config for row in demo_configs().values() for config in row]
     results = [replace(some_run, config=config.to_json()) for config in configs]
     module = sys.modules["gradmix.cli.demo"]  # the package has a function of this name
+    monkeypatch.setattr(module, "demo_photos", lambda: None)
     monkeypatch.setattr(module, "run_all", lambda configs, store: (results, True))
 
 

@@ -1,4 +1,4 @@
-"""gradmix demo: compare GradMix with its controls, plain replay, Mixup and Remix."""
+"""gradmix demo: learn photos; compare GradMix with its controls, plain replay, Mixup and Remix."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Column, Table
 
+from gradmix.cli._photo_demo import demo_photos
 from gradmix.cli.run import results_table, run_all
 from gradmix.cli.terminal import messages, output, print_table
 from gradmix.errors import FileError
@@ -27,7 +28,13 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def demo() -> None:
-    """Compare GradMix with plain replay, Mixup, Remix and a control in under a minute."""
+    """Learn photos, then compare GradMix with other mixes on digits; takes about a minute."""
+    demo_photos()
+    compare_mixes()
+
+
+def compare_mixes() -> None:
+    """Learn digits with plain replay, Mixup, Remix, GradMix and a control; print a table."""
     configs = demo_configs()
     c = configs["ER"][0]
     output.print(
