@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gradmix.errors import InputError
 from gradmix.models._weight_files import read_weights
 from gradmix.models.network import Mix, Network
+from gradmix.models.weights import load_matching
 
 Source = Mapping[str, Tensor] | nn.Module | str | PathLike[str]
 
@@ -185,22 +186,10 @@ def load_backbone(
     """
     target = network.module if isinstance(network, Adapted) else network
     head_names = _names_of(network.head, target)
-    wanted = {name: t for name, t in target.state_dict().items() if name not in head_names}
+    wanted = [name for name in target.state_dict() if name not in head_names]
     given = {_renamed(name, rename or {}): tensor for name, tensor in _tensors(source).items()}
     given = {name: tensor for name, tensor in given.items() if name not in head_names}
-    problems = {
-        "missing": [name for name in wanted if name not in given],
-        "unexpected": [name for name in given if name not in wanted],
-        "misshaped": [
-            f"{name} is {tuple(given[name].shape)} instead of {tuple(tensor.shape)}"
-            for name, tensor in wanted.items()
-            if name in given and given[name].shape != tensor.shape
-        ],
-    }
-    if any(problems.values()):
-        found = "; ".join(f"{kind}: {_listed(names)}" for kind, names in problems.items() if names)
-        raise InputError(f"source does not fit the backbone of this network: {found}")
-    target.load_state_dict(given, strict=False)
+    load_matching(target, given, wanted)
 
 
 def _names_of(part: nn.Module, whole: nn.Module) -> set[str]:
@@ -231,8 +220,3 @@ def _tensors(source: Source) -> Mapping[str, Tensor]:
                 raise InputError(f"source[{name!r}] is a {type(tensor).__name__}, not a tensor")
         return source
     return read_weights(source)
-
-
-def _listed(names: list[str], limit: int = 8) -> str:
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -21,6 +21,7 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.models._weight_files import Package, digest_of, package_weights, read_weights
 from gradmix.models.adapt import tensor_of, without_head
 from gradmix.models.efficientnet_lite import EfficientNetLite0
+from gradmix.models.weights import load_matching
 
 TIMM = "timm/"  # the prefix of timm's model names
 HALF_RANGE = ((127 / 255,) * 3, (128 / 255,) * 3)  # mean and std of TensorFlow's Lite networks
@@ -166,7 +167,7 @@ def _from_registry(
     entry = PRETRAINED[name]
     module = entry.build()
     state = package_weights(entry.package, module) if weights is None else read_weights(weights)
-    load_exactly(module, state)
+    _load(module, state)
     size = input_size or entry.input_size
     mean, std, digest = entry.mean, entry.std, digest_of(module)
     return Backbone(_frozen(module), entry.embedding_size, size, mean, std, name, digest)
@@ -186,7 +187,7 @@ def from_module(
     The embedding size is found with one photo of zeros.
     """
     if weights is not None:
-        load_exactly(module, read_weights(weights))
+        _load(module, read_weights(weights))
     digest, label = digest_of(module), name or type(module).__name__
     photo = torch.zeros(1, len(mean), input_size, input_size)
     with torch.no_grad():
@@ -238,27 +239,12 @@ class Embedding(nn.Module):
         return output
 
 
-def load_exactly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy a state dict into a module; every name and shape must agree.
-
-    The tensors of one further layer, the classifier of the network, are skipped.
-
-    Raises:
-        InputError: If anything differs; nothing is changed.
-    """
+def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy a state dict into a module; the tensors of one further layer, its head, are skipped."""
     own = module.state_dict()
     if len({name.rpartition(".")[0] for name in state.keys() - own.keys()}) == 1:
         state = {name: tensor for name, tensor in state.items() if name in own}
-    differing = sorted(own.keys() ^ state.keys())
-    differing += [
-        name for name in own.keys() & state.keys() if own[name].shape != state[name].shape
-    ]
-    if differing:
-        shown = ", ".join(differing[:3]) + (", …" if len(differing) > 3 else "")
-        raise InputError(
-            f"weights do not fit this model: {len(differing)} tensors differ ({shown})"
-        )
-    module.load_state_dict(state)
+    load_matching(module, state, list(own))
 
 
 def _frozen(module: nn.Module) -> nn.Module:
