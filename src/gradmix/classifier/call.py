@@ -19,7 +19,8 @@ from torch import Tensor
 from gradmix.classifier.basis import Basis, first_basis
 from gradmix.classifier.defaults import CallPlan, budget, plan_call
 from gradmix.classifier.holdout import EarlyStopping, StoppingState, new_holdout, offer
-from gradmix.classifier.inputs import Label, Labels, look_symbolic
+from gradmix.classifier.inputs import look_symbolic
+from gradmix.classifier.labels import Label, Labels
 from gradmix.classifier.pictures import Pictures, keep_pictures
 from gradmix.classifier.report import Report, few_samples, means, plural
 from gradmix.classifier.samples import CallData

@@ -22,7 +22,8 @@ from gradmix.classifier.call import Watch, learn
 from gradmix.classifier.defaults import checked_params
 from gradmix.classifier.export import ClassifierNetwork, write_onnx
 from gradmix.classifier.features import Progress
-from gradmix.classifier.inputs import Array, Inputs, Label, needing_memory, read_weights
+from gradmix.classifier.inputs import Array, Inputs, needing_memory, read_weights
+from gradmix.classifier.labels import Label
 from gradmix.classifier.samples import FEWER, FEWER_AT_A_TIME, CallData, Reader
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy

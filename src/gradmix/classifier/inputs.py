@@ -1,4 +1,4 @@
-"""Read samples and labels from arrays, tensors, datasets, photos and folders.
+"""Read samples from arrays, tensors, datasets, photos and folders.
 
 Whatever a caller passes, the result is a checked tensor or array, or an `InputError`.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.utils import assert_all_finite, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -33,11 +31,9 @@ from gradmix.data.torch_dataset import own_class_names, read_items
 from gradmix.errors import GradMixError, InputError, OutOfMemoryError
 
 Array = npt.NDArray[Any]
-Label = str | int | bool
 
 LARGEST_KEPT = 64
 """Images in files keep their size up to so many pixels a side; others are resized to it."""
-_KINDS = {"U": "text", "i": "integers", "u": "integers", "b": "booleans"}
 _DISTINCT, _SHARE, _ENOUGH = 10, 0.5, 20
 
 
@@ -97,9 +93,6 @@ def as_numpy(tensor: Tensor, name: str) -> Array:
             "of another type"
         ) from error
     return array
-
-
-# --- samples --------------------------------------------------------------------------------
 
 
 class Layout(NamedTuple):
@@ -320,153 +313,3 @@ def read_weights(sample_weight: Any, count: int) -> Array | None:
         if not (np.isfinite(weights).all() and (weights >= 0).all() and 0 < weights.sum() < np.inf):
             raise InputError("sample_weight must be finite, 0 or more, and not 0 for all samples")
         return weights
-
-
-# --- labels ---------------------------------------------------------------------------------
-
-
-class Labels(NamedTuple):
-    """The known classes in order of arrival: class number k of training is `known[k]`."""
-
-    known: tuple[Label, ...] = ()
-    declared: tuple[Label, ...] = ()  # classes announced by `classes=`, seen or not
-
-    @property
-    def classes(self) -> Array:
-        """Known and announced classes, sorted, as in scikit-learn's `classes_`."""
-        return np.unique(as_array({*self.known, *self.declared}))
-
-    @property
-    def columns(self) -> list[int | None]:
-        """For each of `classes` its number in training; None if it was never seen."""
-        number = {label: k for k, label in enumerate(self.known)}
-        return [number.get(label) for label in self.classes.tolist()]
-
-    def add(self, labels: Array, announced: Array | None) -> Labels:
-        """Return the labels with the classes of new data; new classes are added in sorted order."""
-        declared = self.declared
-        undeclared = sorted({*labels.tolist()} - {*self.known, *declared})
-        if announced is None and declared and undeclared:
-            raise InputError(
-                f"y has the class {undeclared[0]!r}, which was not announced: an earlier call "
-                f"announced only {_some(declared)} by classes=; pass classes= with all classes"
-            )
-        if announced is not None:
-            unknown = sorted({*labels.tolist(), *self.known} - {*announced.tolist()})
-            if unknown:
-                raise InputError(
-                    f"classes lacks {unknown[0]!r}, which is in y or known already; it must name "
-                    "all classes that occur"
-                )
-            declared = tuple({*declared, *announced.tolist()})
-            declared = tuple(np.unique(as_array(declared)).tolist())
-        new = sorted({*labels.tolist()} - {*self.known})
-        return Labels((*self.known, *new), declared)
-
-    def without(self, label: Label) -> Labels:
-        """Return the labels without a forgotten class."""
-        return Labels(*(tuple(other for other in part if other != label) for part in self))
-
-    def encode(self, labels: Array, name: str = "y") -> Tensor:
-        """Return the class number of each label, int64 (N,); InputError for an unknown class."""
-        classes, inverse = np.unique(labels, return_inverse=True)
-        number = {label: k for k, label in enumerate(self.known)}
-        for label in classes.tolist():
-            if label not in number:
-                raise InputError(
-                    f"{name} has the class {label!r}, which was never learned; known are "
-                    f"{_some(self.known)}"
-                )
-        table = torch.tensor([number[label] for label in classes.tolist()], dtype=torch.int64)
-        return table[torch.from_numpy(inverse.reshape(-1))]
-
-    def check_kind(self, labels: Array, name: str = "y") -> None:
-        """Refuse labels of another kind: text, integers and booleans cannot be combined."""
-        known = [*self.known, *self.declared]
-        if known and _kind(labels) != _kind(as_array(known)):
-            raise InputError(
-                f"{name} has {_kind(labels)} as labels and the known classes are "
-                f"{_kind(as_array(known))}; give labels of the same kind"
-            )
-
-    def find(self, label: Any) -> int:
-        """Return the number of one known class.
-
-        Raises:
-            InputError: If `label` is not a label, or the class is unknown.
-        """
-        value = label.item() if isinstance(label, np.generic) else label
-        if not isinstance(value, (str, int)) or type(value) is not type(self.known[0]):
-            kind = _kind(as_array(self.known))
-            raise InputError(f"label is {str(label)[:80]!r}; give one class, the labels are {kind}")
-        if value not in self.known:
-            raise InputError(f"label is {value!r}; the known classes are {_some(self.known)}")
-        return self.known.index(value)
-
-
-def read_labels(y: Any, count: int | None, name: str = "y") -> Array:
-    """Return labels as an array of text, integers or booleans.
-
-    Args:
-        y: The labels: an array, a tensor or a list.
-        count: The number of samples; None accepts any number of labels.
-        name: The name of the argument in messages.
-
-    Raises:
-        InputError: If the labels cannot be used, or their number differs.
-    """
-    with reading(name):
-        labels = _label_array(as_numpy(y, name) if isinstance(y, Tensor) else y, name)
-    if count is not None and len(labels) != count:
-        raise InputError(
-            f"{name} has {len(labels)} labels for {count} samples; "
-            "inconsistent numbers of samples: there must be one label per sample"
-        )
-    return labels
-
-
-def _label_array(y: Any, name: str) -> Array:
-    if isinstance(y, (list, tuple)):
-        if len({isinstance(item, str) for item in y}) > 1:  # NumPy would turn all into text
-            raise InputError(f"{name} has text and other things as labels; give one kind")
-        if any(isinstance(item, str) and item.endswith("\0") for item in y):
-            raise InputError(f"{name} has a label that ends in a NUL character; NumPy drops it")
-    array: Array = column_or_1d(y, warn=True)
-    if array.dtype.kind == "O":
-        array = _plain(array, name)
-    if array.dtype.kind == "f":
-        assert_all_finite(array, input_name=name)
-    check_classification_targets(array)
-    if array.dtype.kind not in f"f{''.join(_KINDS)}":
-        raise InputError(f"{name} has dtype {array.dtype}; give text, integers or booleans")
-    if array.dtype.kind in "fu" and array.size:
-        limit = 2**53 if array.dtype.kind == "f" else 2**63 - 1
-        if int(np.abs(array).max()) > limit:
-            raise InputError(
-                f"{name} has the label {np.abs(array).max()}; labels must be at most {limit}"
-            )
-    return array.astype(np.int64) if array.dtype.kind in "fiu" else array
-
-
-def _plain(array: Array, name: str) -> Array:
-    """Return an array of objects with the dtype of its items."""
-    kinds = {type(item) for item in array.tolist()}
-    if len(kinds) != 1 or not kinds <= {str, int, bool, float}:
-        found = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise InputError(f"{name} has labels of the types {found}; give text, integers or booleans")
-    return np.array(array.tolist())
-
-
-def as_array(labels: Iterable[Label]) -> Array:
-    """Return labels of one kind as an array."""
-    values = list(labels)
-    return np.array(values) if values else np.empty(0, dtype=np.int64)
-
-
-def _kind(labels: Array) -> str:
-    return _KINDS.get(labels.dtype.kind, str(labels.dtype))
-
-
-def _some(labels: tuple[Label, ...], most: int = 10) -> str:
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return ", ".join(repr(label) for label in labels[:most]) + more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradmix.classifier.inputs import Label
+from gradmix.classifier.labels import Label
 from gradmix.closed_form import energy
 
 if TYPE_CHECKING:

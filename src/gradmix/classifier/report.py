@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from gradmix.classifier.inputs import Label
+from gradmix.classifier.labels import Label
 from gradmix.errors import InputError
 from gradmix.files.schema import Schema
 

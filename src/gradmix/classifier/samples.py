@@ -11,15 +11,8 @@ from torch import Tensor
 
 from gradmix.classifier.defaults import choose_features
 from gradmix.classifier.features import Features, Progress
-from gradmix.classifier.inputs import (
-    Array,
-    Inputs,
-    Layout,
-    are_photos,
-    needing_memory,
-    read_inputs,
-    read_labels,
-)
+from gradmix.classifier.inputs import Array, Inputs, Layout, are_photos, needing_memory, read_inputs
+from gradmix.classifier.labels import read_labels
 from gradmix.classifier.state import Learned, digest
 from gradmix.errors import InputError
 from gradmix.training.build import pick_device, torch_threads
