@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradmix.closed_form.novelty import energy, fit_threshold
+from gradmix.closed_form.calibration import energy, fit_threshold
 from gradmix.errors import InputError
 
 

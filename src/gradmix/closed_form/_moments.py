@@ -16,6 +16,7 @@ from gradmix.errors import FileError, InputError
 from gradmix.files.schema import Schema, TensorOf, validate
 
 SAME_SAMPLES = 1e-5  # relative tolerance: the same features, computed in another batch
+FIRST_JITTER = 1e-12  # relative to the mean of the diagonal
 STATE = "the state of the head"  # the name of the file in error messages
 
 
@@ -158,3 +159,24 @@ def unpack(triangle: Tensor, size: int) -> Tensor:
     matrix[rows, columns] = triangle
     matrix[columns, rows] = triangle
     return matrix
+
+
+def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
+    """Return matrix⁻¹ · right by Cholesky decomposition.
+
+    A matrix that rounding has made singular gets a multiple of the identity, ten times larger at
+    each attempt.
+
+    Args:
+        matrix: A symmetric positive semidefinite matrix, (M, M).
+        right: The right-hand sides, (M, C).
+    """
+    scale = max(float(matrix.diagonal().mean()), torch.finfo(matrix.dtype).tiny)
+    jitter = 0.0
+    while True:
+        shifted = matrix.clone()
+        shifted.diagonal().add_(jitter * scale)
+        factor, failed = torch.linalg.cholesky_ex(shifted)
+        if not failed:
+            return torch.cholesky_solve(right, factor)
+        jitter = 10 * jitter if jitter else FIRST_JITTER

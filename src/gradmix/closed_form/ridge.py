@@ -8,8 +8,7 @@ import scipy.linalg
 import torch
 from torch import Tensor, nn
 
-from gradmix.closed_form._linalg import solve_positive
-from gradmix.closed_form._moments import STATE, Moments
+from gradmix.closed_form._moments import STATE, Moments, solve_positive
 from gradmix.closed_form.head import ClosedFormHead, Linear
 from gradmix.errors import FileError, InputError
 

@@ -183,6 +183,11 @@ class Method(ABC):
         """Return the samples that join the new data in the pool."""
         return self.memory.samples
 
+    @property
+    def replay_size(self) -> int:
+        """How many samples a step replays: as set, or the whole memory if it is smaller."""
+        return min(self.settings.replay_batch_size, len(self.memory))
+
     def epoch_samples(self) -> int:
         """Return how many samples an epoch covers, counted from the start of the pool."""
         return self.pool.num_new

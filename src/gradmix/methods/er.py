@@ -36,7 +36,7 @@ class ER(Method):
 
     def draw_replay(self) -> Tensor:
         """Draw pool rows of B2 uniformly from the memory; all of it if it is smaller."""
-        drawn = self.memory.draw(self.settings.replay_batch_size, self.streams.device("replay"))
+        drawn = self.memory.draw(self.replay_size, self.streams.device("replay"))
         return self.pool.num_new + drawn
 
     def mixed_batch(self, step: int) -> MixedBatch:

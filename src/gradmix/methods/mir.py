@@ -57,7 +57,7 @@ class MIR(ER):
     def retrieve(self, new: Tensor) -> Tensor:
         """Return pool rows of the candidates whose loss rises most, (|B2|,)."""
         assert isinstance(self.options, MIROptions)
-        wanted = self.settings.replay_batch_size
+        wanted = self.replay_size
         number = int(self.options.candidates * wanted)
         drawn = self.memory.draw(number, self.streams.device("replay")) + self.pool.num_new
         if len(drawn) <= wanted:

@@ -5,28 +5,39 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gradmix.mixing.recipe import Recipe
+
 KAPPA = 3.0  # Remix: one class is much rarer if the other has this many times its samples
 
 
-def remix_shares(
-    y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, tau: float = 0.5
+def label_shares(
+    recipe: Recipe, y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor
 ) -> Tensor:
-    """Return Remix's share of the own label: the much rarer class takes all, otherwise λ.
+    """Return the share of the own label: λ, or by Remix all or nothing if a class is much rarer.
 
     Args:
+        recipe: Decides between the two. The rarer class takes the whole label if the other's share
+            of the input is below the recipe's τ.
         y: Own labels, (S, B).
         partner_y: Labels of the partners, (S, B).
         lam: Mixing ratio of each batch, float64 (S,).
         counts: Training samples of each class, (C,).
-        tau: The rarer class takes the whole label if the other's share of the input is below
-            this; Remix uses 0.5.
 
     Returns:
         Shares between 0 and 1, (S, B).
     """
     lam = lam[:, None]
+    shares = lam.to(torch.float32).expand_as(y)
+    if recipe.labels == "proportional":
+        return shares
     counts = counts.to(torch.float32)
     own, other = counts[y], counts[partner_y]
-    shares = lam.to(torch.float32).repeat(1, y.shape[1])
-    shares.masked_fill_((own >= KAPPA * other) & (lam < tau), 0.0)
-    return shares.masked_fill_((other >= KAPPA * own) & (1 - lam < tau), 1.0)
+    shares = shares.masked_fill((own >= KAPPA * other) & (lam < recipe.tau), 0.0)
+    return shares.masked_fill_((other >= KAPPA * own) & (1 - lam < recipe.tau), 1.0)
+
+
+def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
+    """Return targets with `shares` (B,) of the own label and the rest of the partner's, (B, C)."""
+    targets = torch.zeros(len(y), num_outputs, device=y.device)
+    targets.scatter_(1, y[:, None], shares[:, None])
+    return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])

@@ -18,7 +18,7 @@ from gradmix.criterion.pair_tables import Pairs
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
 from gradmix.mixing import blends
-from gradmix.mixing.labels import remix_shares
+from gradmix.mixing.labels import label_shares, soft_targets
 from gradmix.mixing.partners import DRAW, DRAW_FROM_POOL, Request
 from gradmix.mixing.recipe import Recipe
 from gradmix.types import MixedBatch, Partners
@@ -194,10 +194,7 @@ class Mixer:
                 partner_rows = torch.where(replaced, drawn, index.gather(1, rows))
                 both = torch.cat([index, partner_rows], dim=1)
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
-        if recipe.labels == "remix":
-            shares = remix_shares(y, partner_y, lam, self._index.counts, recipe.tau)
-        else:
-            shares = lam.to(torch.float32)[:, None].expand_as(y)
+        shares = label_shares(recipe, y, partner_y, lam, self._index.counts)
         return Plan(y, index, draws, partner_y, shares, both)
 
     # --- mixing -----------------------------------------------------------------------------
@@ -314,10 +311,3 @@ class Mixer:
     def forget_counts(self) -> None:
         """Drop the counts, because labels now mean other classes."""
         self._counts, self._mixed_pairs = torch.zeros_like(self._counts), []
-
-
-def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
-    """Return targets with `shares` (B,) of the own label and the rest of the partner's, (B, C)."""
-    targets = torch.zeros(len(y), num_outputs, device=y.device)
-    targets.scatter_(1, y[:, None], shares[:, None])
-    return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])

@@ -134,7 +134,7 @@ class Training:
                 at.in_stage = True
             yield from self._train(stages[at.stage])
             at.stage, at.epoch, at.in_stage = at.stage + 1, 0, False
-        replay_batch = min(method.settings.replay_batch_size, len(method.memory))
+        replay_batch = method.replay_size
         method.end_task(task.train)
         correct = self.evaluate()
         self._check_scores()

@@ -1,20 +1,42 @@
-"""Linear discriminant analysis from accumulated moments (SLDA, Hayes and Kanan 2020)."""
+"""Heads that model each class by its mean: nearest mean, and linear discriminants (SLDA)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from gradmix.closed_form._linalg import solve_positive
-from gradmix.closed_form._moments import Moments
+from gradmix.closed_form._moments import Moments, solve_positive
 from gradmix.closed_form.head import ClosedFormHead, Linear
 from gradmix.errors import InputError
 
 ROUNDING = 1e-12  # scatter below this share of the second moments is a rounding error
 
 
+class NearestMean(ClosedFormHead):
+    """Predicts the class whose mean embedding is nearest; stores counts and sums only.
+
+    The score is h · μ − ‖μ‖² / 2, which orders the classes like −‖h − μ‖². Forgetting a class is
+    always exact.
+
+    >>> head = NearestMean(2, normalise=False)
+    >>> head.update(torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0]]), torch.tensor([7, 7, 3]))
+    >>> head.classes
+    (3, 7)
+    >>> head.scores(torch.tensor([[3.0, 0.0]])).argmax(1)  # the column of class 3
+    tensor([0])
+    """
+
+    second_moments = False
+
+    def _solve(self, moments: Moments) -> Linear:
+        means = moments.means()
+        return Linear(means.T, -means.square().sum(1) / 2)
+
+
 class SLDA(ClosedFormHead):
-    """Models each class as a Gaussian; all share one covariance, and all are equally likely.
+    """Linear discriminants (Hayes and Kanan 2020): Gaussian classes with one covariance.
+
+    All classes are equally likely.
 
     The covariance is the exact pooled one. The published SLDA updates a running covariance with
     the class mean before each sample, which depends on the order of the samples.
