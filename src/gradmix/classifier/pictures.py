@@ -70,7 +70,8 @@ def _rows(embeddings: Tensor) -> Iterator[bytes]:
 
 def _encode(features: Features, photos: Tensor, rows: Iterable[int]) -> Iterator[bytes]:
     for row in rows:
-        pixels = features.resized(photos[row : row + 1])[0].permute(1, 2, 0)
+        photo = photos.index_select(0, torch.tensor([row]))  # photos may be files
+        pixels = features.resized(photo)[0].permute(1, 2, 0)
         file = io.BytesIO()
         Image.fromarray(np.ascontiguousarray(pixels.numpy())).save(file, "JPEG", quality=QUALITY)
         yield file.getvalue()
