@@ -4,8 +4,9 @@
 
 FOLDER contains cifar10-jpeg.zip and tiny-imagenet-part.zip, with folders train/<class>/ and
 test/<class>/. Every photo passes through the backbone once; its embedding is stored in the cache.
-`IncrementalClassifier(model="linear")` then learns the embeddings. This is what the classifier does
-after it has embedded photos. `--whole` learns files with everything that this takes, to check it.
+`IncrementalClassifier(model="linear")` then learns the embeddings, and holds out as many as it does
+of photos. This is what the classifier does after it has embedded photos. `--whole` learns files, to
+check this and to measure the time.
 
 A seed draws the classes, their order and the training photos. Test photos are never learned. The
 penalty of the logistic regression, which learns all classes at once, is chosen on training photos.
@@ -31,6 +32,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
 from gradmix import IncrementalClassifier
+from gradmix.classifier.defaults import HELD_OUT
 from gradmix.classifier.features import DEFAULT, load_features
 from gradmix.data.image_folders.read import read_folder
 
@@ -129,7 +131,8 @@ def incremental(
     train: Photos, test: Photos, names: list[str], steps: tuple[int, ...], **params: Any
 ) -> tuple[float, float]:
     """Return the accuracy on all classes after the last call, and the CPU seconds of the calls."""
-    classifier = IncrementalClassifier(model="linear", random_state=0, threads=1, **params)
+    given = {"random_state": 0, "threads": 1, "holdout_per_class": HELD_OUT, **params}
+    classifier = IncrementalClassifier(model="linear", **given)
     began, place = time.process_time(), 0
     for number in steps:
         part = train.of(names[place : place + number])

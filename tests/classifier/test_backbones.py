@@ -35,8 +35,8 @@ class LikeHuggingFace(nn.Module):
 
 
 def learned(*calls, **params):
-    given = {"finetune": "none", "image_size": SIZE, "random_state": 0, "threads": 1, **params}
-    classifier = IncrementalClassifier(**given)
+    given = {"finetune": "none", "image_size": SIZE, "random_state": 0, "holdout_per_class": 0}
+    classifier = IncrementalClassifier(**{**given, **params}, threads=1)
     for names in calls:
         classifier.partial_fit(*photos(*names))
     return classifier
@@ -133,7 +133,8 @@ def test_weights_of_a_named_backbone_come_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"model": "mlp", "weights": "w.pt", "finetune": None}, "weights is 'w.pt', which is for"),
+        ({"model": "auto", "weights": "w.pt", "finetune": None}, "name the network"),
+        ({"model": "mlp", "weights": "w.pt", "finetune": None}, "there is no such file"),
         ({"model": "mlp"}, "finetune is 'none', which is for pretrained backbones"),
         ({"model": "auto"}, "finetune is 'none', which is for pretrained backbones"),
         ({"model": module(), "weights": "missing.pt"}, "there is no such file"),
@@ -145,3 +146,75 @@ def test_weights_of_a_named_backbone_come_from_a_file(tmp_path):
 def test_what_makes_no_sense_is_refused(params, message):
     with pytest.raises(InputError, match=message):
         learned(("red", "green"), **params)
+
+
+# --- fine-tuning ----------------------------------------------------------------------------
+
+
+class Small(nn.Module):
+    """A backbone of two blocks; the second has most of the weights."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU())
+        self.last = nn.Sequential(nn.Conv2d(4, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU())
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_layers_of_a_backbone_are_trained(layers, tmp_path):
+    own = Small()
+    classifier = learned(("red", "green"), model=own, finetune=layers, epochs=3)
+    classifier.partial_fit(*photos("blue"))
+    assert type(classifier._learned.method).__name__ == "ER"
+    assert classifier._learned.basis.features is None
+    assert classifier.exemplars()[0].shape == (24, 3, SIZE, SIZE)
+    tuned = classifier._learned.method.model.module.state_dict()
+    changed = {
+        name.removeprefix("module.")
+        for name, value in tuned.items()
+        if not torch.equal(value, own.state_dict()[name.removeprefix("module.")])
+    }
+    assert "last.0.weight" in changed
+    assert ("first.0.weight" in changed) == (layers == "all")
+    assert not any("running" in name for name in changed)
+    assert classifier.score(*photos(*HUES, seed=1)) > 0.9
+    classifier.save(tmp_path / "f")
+    again = IncrementalClassifier.load(tmp_path / "f", model=Small())
+    X, _ = photos(*HUES, side=50, seed=2)  # of another size
+    assert np.array_equal(again.predict_proba(X), classifier.predict_proba(X))
+    again.partial_fit(*photos("red", seed=3))
+    assert again.forget("red").classes_.tolist() == ["blue", "green"]
+
+
+@pytest.mark.skipif(features.default_backbone() is None, reason="needs gradmix[photos]")
+def test_a_named_backbone_is_fine_tuned_and_saved(tmp_path):
+    params = {"model": DEFAULT, "finetune": "last", "epochs": 1, "batch_size": 8, "mix": "none"}
+    classifier = learned(("red", "green"), **params)
+    assert classifier.score(*photos("red", "green", seed=1)) == 1.0
+    classifier.save(tmp_path / "f")
+    again = IncrementalClassifier.load(tmp_path / "f")
+    X, _ = photos("red", "green", seed=2)
+    assert np.array_equal(again.predict_proba(X), classifier.predict_proba(X))
+
+
+def test_closed_form_methods_train_no_layers():
+    with pytest.raises(InputError, match="trains no layers"):
+        learned(("red", "green"), model=Small(), finetune="last", method="ridge")
+
+
+def test_weights_of_a_network_that_is_not_pretrained(tmp_path, without_backbone):
+    first = learned(("red", "green"), model="resnet18-tiny", finetune=None, epochs=1)
+    network = first._learned.method.model
+    torch.save(network.state_dict(), tmp_path / "w.pt")
+    params = {"model": "resnet18-tiny", "finetune": None, "epochs": 1, "lr": 1e-12}
+    classifier = learned(("blue", "red"), weights=tmp_path / "w.pt", **params)
+    name = next(name for name, _ in network.named_parameters())
+    found = dict(classifier._learned.method.model.named_parameters())[name]
+    assert torch.allclose(found, dict(network.named_parameters())[name])
+    classifier.save(tmp_path / "f")
+    (tmp_path / "w.pt").unlink()
+    IncrementalClassifier.load(tmp_path / "f")

@@ -206,7 +206,7 @@ def test_photos_are_held_out_by_default(tmp_path):
     classifier.save(tmp_path / "m")
     again = IncrementalClassifier.load(tmp_path / "m").partial_fit(*photos("red", seed=8))
     assert len(again._learned.holdout) > 6
-    assert learned(("red",), exemplars_per_class=4)._learned.basis.params["holdout_per_class"] == 3
+    assert learned(("red",), exemplars_per_class=4)._learned.basis.params["holdout_per_class"] == 1
     assert learned(("red",), memory_total=40)._learned.holdout is None
     assert (
         IncrementalClassifier(model="linear").fit([[0.0], [1.0]] * 5, [0, 1] * 5).report_.held_out

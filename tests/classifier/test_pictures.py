@@ -1,5 +1,7 @@
 """Photos of the exemplars are stored beside their embeddings."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,12 +13,14 @@ from gradmix.classifier.report import contact_page, contact_sheet
 from gradmix.errors import FileError, InputError
 from gradmix.files import read_state_file, write_state_file
 
-from .test_features import HUES, SIZE, learned, photos
+from .test_features import HUES, SIZE, photos
+from .test_features import learned as learned_by_default
 
 pytestmark = pytest.mark.skipif(
     features.default_backbone() is None, reason="the extra gradmix[photos] is not installed"
 )
 CPU = torch.device("cpu")
+learned = partial(learned_by_default, holdout_per_class=0)
 
 
 def assert_pictures_fit(classifier):

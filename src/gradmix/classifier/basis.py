@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gradmix.classifier.defaults import FIXED, CallPlan, choose_holdout, choose_method, choose_model
+from gradmix.classifier.defaults import (
+    FIXED,
+    CallPlan,
+    choose_holdout,
+    choose_method,
+    choose_model,
+    is_fine_tuned,
+    pretrained,
+)
 from gradmix.classifier.features import Features
 from gradmix.classifier.inputs import Layout
 from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError
 from gradmix.methods import Method, find_method
+from gradmix.models import adapt, build_empty_model, build_model, load_backbone, new_linear
+from gradmix.models.finetune import fine_tune
 from gradmix.randomness import RandomStreams
 
 Numbers = tuple[float, ...]
@@ -36,6 +47,11 @@ class Basis:
     def given(self) -> Layout:
         """The form of the samples that callers give: photos, or the samples themselves."""
         return self.layout if self.features is None else self.features.photos
+
+    @property
+    def builds_empty(self) -> bool:
+        """Whether a network for saved weights can be built without drawing other weights."""
+        return isinstance(self.model, str) or is_fine_tuned(self.params)
 
     def outputs(self, known: int) -> int:
         """Return the outputs of a new network when so many classes are known."""
@@ -67,13 +83,43 @@ class Basis:
         """Return a method with a new network; an `empty` network waits for saved weights."""
 
         def network(generator: torch.Generator) -> nn.Module:
-            if empty:
-                return plan.empty_network(self.layout, outputs)
-            return plan.network(self.layout, outputs, generator)
+            return self._empty_network(outputs) if empty else self._network(outputs, generator)
 
         return plan.design.build(
             network, num_classes, self.layout.shape, self.mean, self.std, streams
         )
+
+    def _network(self, outputs: int, generator: torch.Generator) -> nn.Module:
+        """Return a new network; `generator` draws the weights that are not pretrained."""
+        if is_fine_tuned(self.params):
+            return self._fine_tuned(self.params, outputs, generator)
+        if isinstance(self.model, str):
+            built = build_model(self.model, self.layout.shape, outputs, generator=generator)
+            if self.params["weights"] is not None and self.features is None:
+                load_backbone(built, self.params["weights"])
+            return built
+        network: Any = adapt(copy.deepcopy(self.model))
+        head = network.head
+        if head.out_features != outputs:
+            bias = head.bias is not None
+            network.head = new_linear(head.in_features, outputs, bias, generator=generator)
+        return cast(nn.Module, network)
+
+    def _empty_network(self, outputs: int) -> nn.Module:
+        """Return a network to load saved weights into."""
+        if is_fine_tuned(self.params):
+            published = {**self.params, "weights": None}
+            return self._fine_tuned(published, outputs, torch.Generator())
+        assert isinstance(self.model, str)
+        return build_empty_model(self.model, self.layout.shape, outputs)
+
+    @staticmethod
+    def _fine_tuned(
+        params: Mapping[str, Any], outputs: int, generator: torch.Generator
+    ) -> nn.Module:
+        features = pretrained(params)
+        assert features is not None
+        return fine_tune(features.backbone, outputs, params["finetune"], generator=generator)
 
 
 def first_basis(
@@ -88,6 +134,10 @@ def first_basis(
     params = {**params, "holdout_per_class": choose_holdout(params, features)}
     if features is not None:
         return Basis(dict(params), layout, "linear", *_identity(layout), seed, features)
+    if is_fine_tuned(params):  # the network has its own normalisation, of values from 0 to 1
+        channels = layout.shape[0]
+        mean, std = (0.0,) * channels, (255.0,) * channels
+        return Basis(dict(params), layout, params["model"], mean, std, seed)
     model = choose_model(params["model"], layout, device)
     mean, std = _normalisation(params, model, x, layout)
     return Basis(dict(params), layout, model, mean, std, seed)

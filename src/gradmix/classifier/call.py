@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from gradmix.classifier.basis import Basis, first_basis
-from gradmix.classifier.defaults import CallPlan, budget, plan_call
+from gradmix.classifier.defaults import CallPlan, budget, is_fine_tuned, plan_call
 from gradmix.classifier.holdout import EarlyStopping, StoppingState, new_holdout, offer
 from gradmix.classifier.inputs import look_symbolic
 from gradmix.classifier.labels import Label, Labels
@@ -183,7 +183,7 @@ class Call:
         self.size = max(len(labels.known), basis.outputs(len(labels.known)))
         self.method = self._build(plan, fabric.device)
         train = Samples(samples.x.to(fabric.device), samples.y.to(fabric.device))
-        if before is None and not isinstance(basis.model, str):
+        if before is None and not isinstance(basis.model, str) and not is_fine_tuned(basis.params):
             _check_takes(self.method, train.x)
         self.classes = tuple(train.y.unique().tolist())
         self.holdout = new_holdout(basis.params)
@@ -205,7 +205,7 @@ class Call:
         """Return a method that continues from the knowledge before the call, if there is any."""
         basis, before = self.basis, self.before
         outputs = basis.outputs(1 if before else len(self.labels.known))
-        empty = before is not None and isinstance(basis.model, str)
+        empty = before is not None and basis.builds_empty
         streams = RandomStreams(basis.seed, device)
         method = basis.new_method(plan, outputs, self.size, streams, empty=empty)
         if before is not None:

@@ -63,16 +63,24 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             backbone; a module is not a backbone.
         exemplars_per_class: Stored samples per class, including held-out ones.
         memory_total: Stored samples in total, shared by the classes, instead of per class.
+        exemplar_selection: random, herding, kmeans or kmeans-inputs; None: the method's own rule.
         holdout_per_class: Stored samples per class that are only used for measuring, and to
             recognise unknown classes; None: 10 for photos with a pretrained backbone, else 0.
         keep_images: With a frozen backbone, whether to store the photos of the exemplars beside
             their embeddings.
         head_size: Outputs of the network; None: they grow with the classes.
-        epochs: Passes over the data of a call; None: 20, or more if there is little data.
-        lr: Learning rate of SGD; None: 0.01, or 0.05 for a ResNet.
+        epochs: Passes over the data of a call; None: 20, or more if there is little data; 5 with
+            `finetune="last"` or "all".
+        optimizer: sgd, adam or adamw.
+        lr: Learning rate; None: 0.01, or 0.05 for a ResNet.
+        backbone_lr_scale: Learning rate of pretrained layers, as a multiple of `lr`.
         momentum: Momentum of SGD.
-        weight_decay: Weight decay of SGD.
-        lr_steps: Epochs after which the learning rate is divided by 10.
+        weight_decay: Weight decay.
+        schedule: Learning rate over the epochs: steps, constant, cosine or one-cycle.
+        lr_steps: Epochs after which the schedule "steps" divides the learning rate by 10.
+        warmup: Epochs in which the learning rate rises to its value.
+        clip_norm: Largest norm of the gradient of a step; None: any.
+        label_smoothing: Share of each label that is spread over all outputs.
         batch_size: New samples per step.
         replay_batch_size: Replayed samples per step.
         alpha: α of the Beta distribution of the mixing ratio; None: the mix's own.
@@ -123,14 +131,21 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     finetune: str | None = None
     exemplars_per_class: int | None = 32
     memory_total: int | None = None
+    exemplar_selection: str | None = None
     holdout_per_class: int | None = None
     keep_images: bool = True
     head_size: int | None = None
     epochs: int | None = None
+    optimizer: str = "sgd"
     lr: float | None = None
+    backbone_lr_scale: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 0.0
+    schedule: str = "steps"
     lr_steps: Any = ()
+    warmup: float = 0.0
+    clip_norm: float | None = None
+    label_smoothing: float = 0.0
     batch_size: int = 32
     replay_batch_size: int = 32
     alpha: float | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import Method, find_method
 from gradmix.methods.base import read_options
 from gradmix.mixing import parse_recipe
-from gradmix.models import MODELS, adapt, build_empty_model, build_model, new_linear
+from gradmix.models import MODELS
 from gradmix.models.pretrained import PRETRAINED, is_pretrained
 from gradmix.settings import (
     CriterionSettings,
@@ -45,6 +44,8 @@ FIXED = (
 
 EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
 """Default number of epochs: EPOCHS, or more up to MOST_EPOCHS until there are STEPS steps."""
+FINE_TUNE_EPOCHS = 5
+"""Default number of epochs with layers of a pretrained backbone: an epoch takes long on a CPU."""
 SMALL_TAU, MLP_STEPS, RESNET_STEPS = 0.5, 2000, 3000
 """With fewer steps, gradmix+ uses this τ, and ResNets use remix; see docs/classifier.md."""
 SMALL_GREY, SMALL = 32, 16
@@ -93,12 +94,17 @@ def check_params(params: Mapping[str, Any]) -> None:
             raise UnknownNameError("transform", name, TRANSFORMS)
     frozen = _names_backbone(params) and params["finetune"] in (None, "none")
     kind = find_method(choose_method(params["method"], "linear" if frozen else params["model"]))
+    if is_fine_tuned(params) and not kind.trains:
+        raise InputError(
+            f"finetune is {params['finetune']!r}, and {params['method']} trains no layers; omit one"
+        )
     mix = choose_mix(params["mix"], kind.replays, large=True)
     kind.check_mix(parse_recipe(**{**_shared(MixSettings, params), "mix": mix}))
     if params["head_size"] is not None and kind.grows:
         raise InputError(
             f"head_size is {params['head_size']}; give None: the head of {params['method']} grows"
         )
+    kind.check_selection(params["exemplar_selection"])
     read_options(kind.options_type, dict(params["options"] or {}))
     _check_memory(params, kind if params["method"] != "auto" or frozen else None)
 
@@ -112,12 +118,16 @@ def _names_backbone(params: Mapping[str, Any]) -> bool:
 
 def _check_model(params: Mapping[str, Any]) -> None:
     model = params["model"]
-    for name in ("weights", "finetune"):
-        if params[name] is not None and not _names_backbone(params):
-            raise InputError(
-                f"{name} is {params[name]!r}, which is for pretrained backbones, and model is "
-                f"{str(model)[:40]!r}; give the backbone as model= (a module needs finetune=, too)"
-            )
+    if params["finetune"] is not None and not _names_backbone(params):
+        raise InputError(
+            f"finetune is {params['finetune']!r}, which is for pretrained backbones, and model is "
+            f"{str(model)[:40]!r}; give the backbone as model="
+        )
+    if params["weights"] is not None and not (_names_backbone(params) or model in MODELS):
+        raise InputError(
+            f"weights is {params['weights']!r}, and model is {str(model)[:40]!r}; name the network "
+            "that has these weights, or give a module and finetune="
+        )
     if isinstance(model, nn.Module):
         if params["finetune"] is None:
             find_head(model)
@@ -155,7 +165,7 @@ def choose_holdout(params: Mapping[str, Any], features: Features | None) -> int:
     if given is not None:
         return int(given)
     photos = features is not None and params["memory_total"] is None
-    return max(0, min(HELD_OUT, each - 1)) if photos else 0
+    return min(HELD_OUT, each // 3) if photos else 0
 
 
 def budget(params: Mapping[str, Any], classes: int) -> tuple[int | None, int | None]:
@@ -189,24 +199,7 @@ class CallPlan:
     """What one call trains: every open parameter is chosen."""
 
     design: Design
-    model: str | nn.Module  # a name, or the caller's network
     transforms: tuple[str, ...]
-
-    def network(self, layout: Layout, outputs: int, generator: torch.Generator) -> nn.Module:
-        """Return a new network for samples of this form; `generator` draws its weights."""
-        if isinstance(self.model, str):
-            return build_model(self.model, layout.shape, outputs, generator=generator)
-        network: Any = adapt(copy.deepcopy(self.model))
-        head = network.head
-        if head.out_features != outputs:
-            bias = head.bias is not None
-            network.head = new_linear(head.in_features, outputs, bias, generator=generator)
-        return cast(nn.Module, network)
-
-    def empty_network(self, layout: Layout, outputs: int) -> nn.Module:
-        """Return a network without values, to load saved weights into."""
-        assert isinstance(self.model, str)
-        return build_empty_model(self.model, layout.shape, outputs)
 
 
 def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -> str | nn.Module:
@@ -232,16 +225,24 @@ def choose_features(params: Mapping[str, Any], layout: Layout | None) -> Feature
     if isinstance(name, str) and name == "auto":
         small = layout is not None and (not layout.images or _is_small(layout))
         name = None if small else default_backbone()
-    if not _names_backbone({**params, "model": name}):
+    return pretrained({**params, "model": name})
+
+
+def pretrained(params: Mapping[str, Any]) -> Features | None:
+    """Return the backbone that `model` names or is; None if it is a network."""
+    model, mean, std = params["model"], params["mean"], params["std"]
+    if not _names_backbone(params):
         return None
-    own = isinstance(name, nn.Module)
-    if not own and (params["mean"] is not None or params["std"] is not None):
+    if isinstance(model, str) and (mean is not None or std is not None):
         raise InputError(
-            f"mean is {params['mean']} and std is {params['std']}; omit them: {name} has its own "
-            "normalisation"
+            f"mean is {mean} and std is {std}; omit them: {model} has its own normalisation"
         )
-    mean, std = params["mean"], params["std"]
-    return features_of(name, params["image_size"], params["weights"], mean, std)
+    return features_of(model, params["image_size"], params["weights"], mean, std)
+
+
+def is_fine_tuned(params: Mapping[str, Any]) -> bool:
+    """Whether layers of a pretrained backbone are trained."""
+    return params["finetune"] in ("last", "all")
 
 
 def _is_small(layout: Layout) -> bool:
@@ -254,8 +255,7 @@ def choose_method(given: str, model: str | nn.Module) -> str:
     """Return the method; on frozen features the default is ridge regression."""
     if given != "auto":
         return given
-    frozen = isinstance(model, str) and (model == "linear" or is_pretrained(model))
-    return "ridge" if frozen else "er"
+    return "ridge" if isinstance(model, str) and model == "linear" else "er"
 
 
 def choose_mix(given: str, replays: bool, *, large: bool) -> str:
@@ -281,12 +281,16 @@ def plan_call(
         samples: The number of samples of the call.
         classes: The number of classes known after the call.
     """
+    tuned = is_fine_tuned(params)
     steps = max(1, samples // params["batch_size"])
     epochs = params["epochs"]
-    if epochs is None:
+    if epochs is None and tuned:
+        epochs = FINE_TUNE_EPOCHS
+    elif epochs is None:
         epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
-    photos = isinstance(model, str) and model.startswith("resnet")
-    lr = params["lr"] if params["lr"] is not None else PHOTO_LR if photos else OTHER_LR
+    photos = tuned or (isinstance(model, str) and model.startswith("resnet"))
+    usual_lr = PHOTO_LR if photos and not tuned else OTHER_LR
+    lr = usual_lr if params["lr"] is None else params["lr"]
     large = epochs * steps >= (RESNET_STEPS if photos else MLP_STEPS)
     method = choose_method(params["method"], model)
     kind = find_method(method)
@@ -310,8 +314,9 @@ def plan_call(
         exemplars_per_class=each,
         memory_total=total,
         criterion=CriterionSettings(**_shared(CriterionSettings, params)),
+        selection=params["exemplar_selection"],
     )
-    return CallPlan(design, model, _transforms_for(params, layout, photos))
+    return CallPlan(design, _transforms_for(params, layout, photos))
 
 
 def _transforms_for(params: Mapping[str, Any], layout: Layout, photos: bool) -> tuple[str, ...]:

@@ -38,7 +38,11 @@ PROBES, PROBE_NUMBERS = 16, 2**16
 """Samples, and input numbers in total, for the check that predictions are finite."""
 IDENTITY = ("parameters", "seed", "past", "data")
 
-ADDED: dict[str, Any] = {"weights": None, "finetune": None, "verbose": 0}
+ADDED: dict[str, Any] = {
+    **{"weights": None, "finetune": None, "verbose": 0, "exemplar_selection": None},
+    **{"optimizer": "sgd", "schedule": "steps", "warmup": 0.0, "clip_norm": None},
+    **{"label_smoothing": 0.0, "backbone_lr_scale": 0.1},
+}
 """Parameters that earlier files lack, beside `keep_images`, and what they were then."""
 
 FilePath = str | os.PathLike[str]
@@ -231,7 +235,8 @@ def read(
         checked = validate(ClassifierState, state, path)
     if {*checked.params, "random_state"} != {*names} or not {*checked.changed} <= {*names}:
         raise FileError(f"{os.fspath(path)} is damaged: params: not those of a classifier")
-    _find_weights(path, state["params"], weights)
+    if checked.features is not None or weights is not None:
+        _find_weights(path, state["params"], weights)
     own = checked.params["model"] is None
     _check_model(path, None if own else checked.model, model)
     if device is None:

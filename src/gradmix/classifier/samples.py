@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from gradmix.classifier.defaults import choose_features
+from gradmix.classifier.defaults import choose_features, is_fine_tuned
 from gradmix.classifier.features import Features, Progress
 from gradmix.classifier.inputs import Array, Inputs, Layout, are_photos, needing_memory, read_inputs
 from gradmix.classifier.labels import read_labels
@@ -94,6 +94,8 @@ class Reader:
         before_reading = are_photos(X) or self.params["model"] != "auto"
         features = choose_features(self.params, None) if before_reading else None
         given = None if features is None else features.photos
+        if is_fine_tuned(self.params):
+            return self._read_like(X, given, None, skip=skip), None
         inputs = self._read_like(X, given, features, skip=skip)
         return inputs, features or choose_features(self.params, inputs.layout)
 

@@ -255,7 +255,7 @@ def _restored_method(
     outputs = saved["method"]["structure"]["outputs"]
     streams = RandomStreams(basis.seed, place)
     streams.load_state_dict(saved["streams"])  # before the build: seeding new streams takes time
-    empty = isinstance(basis.model, str)
+    empty = basis.builds_empty
     method = basis.new_method(plan, outputs, max(known, outputs), streams, empty=empty)
     load_method(method, saved, place)
     for network in method.networks().values():
