@@ -173,6 +173,7 @@ def budget(params: Mapping[str, Any], classes: int) -> tuple[int | None, int | N
     each, total, held = (
         params[name] for name in ("exemplars_per_class", "memory_total", "holdout_per_class")
     )
+    held = held or 0  # None: not chosen yet
     if total is None:
         return each - held, None
     left = total - held * classes
