@@ -34,10 +34,3 @@ def label_shares(
     own, other = counts[y], counts[partner_y]
     shares = shares.masked_fill((own >= KAPPA * other) & (lam < recipe.tau), 0.0)
     return shares.masked_fill_((other >= KAPPA * own) & (1 - lam < recipe.tau), 1.0)
-
-
-def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
-    """Return targets with `shares` (B,) of the own label and the rest of the partner's, (B, C)."""
-    targets = torch.zeros(len(y), num_outputs, device=y.device)
-    targets.scatter_(1, y[:, None], shares[:, None])
-    return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])

@@ -18,7 +18,7 @@ from gradmix.criterion.pair_tables import Pairs
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
 from gradmix.mixing import blends
-from gradmix.mixing.labels import label_shares, soft_targets
+from gradmix.mixing.labels import label_shares
 from gradmix.mixing.partners import DRAW, DRAW_FROM_POOL, Request
 from gradmix.mixing.recipe import Recipe
 from gradmix.types import MixedBatch, Partners
@@ -311,3 +311,10 @@ class Mixer:
     def forget_counts(self) -> None:
         """Drop the counts, because labels now mean other classes."""
         self._counts, self._mixed_pairs = torch.zeros_like(self._counts), []
+
+
+def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
+    """Return targets with `shares` (B,) of the own label and the rest of the partner's, (B, C)."""
+    targets = torch.zeros(len(y), num_outputs, device=y.device)
+    targets.scatter_(1, y[:, None], shares[:, None])
+    return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])
