@@ -253,7 +253,8 @@ GROUPS: tuple[type[Settings], ...] = (
 )
 
 CHOSEN_BY_CLASSIFIER: dict[str, Any] = {
-    **{"epochs": None, "lr": None, "threads": None, "options": None, "finetune": None},
+    **{"epochs": None, "lr": None, "weight_decay": None, "schedule": None, "threads": None},
+    **{"options": None, "finetune": None},
     **{"method": "auto", "mix": "auto", "model": "auto", "transforms": "auto"},
 }
 """Values that a classifier accepts besides a setting's own: it then chooses from the data."""

@@ -146,8 +146,8 @@ def test_images_of_any_size(shape):
         (np.zeros((10, 5)), "mlp"),
         (np.zeros((10, 28, 28), dtype=np.uint8), "mlp"),
         (np.zeros((10, 3, 8, 8), dtype=np.uint8), "mlp"),
-        (np.zeros((10, 3, 16, 16), dtype=np.uint8), "resnet18-tiny"),
-        (np.zeros((10, 40, 40), dtype=np.uint8), "resnet18-tiny"),
+        (np.zeros((10, 3, 16, 16), dtype=np.uint8), "cnn"),
+        (np.zeros((10, 40, 40), dtype=np.uint8), "cnn"),
     ],
 )
 def test_the_network_is_chosen_from_the_data(X, expected, without_backbone):
@@ -449,13 +449,28 @@ def test_epochs_and_tau_follow_the_number_of_samples():
     assert of(10, epochs=7, tau=0.7) == (7, 0.7)
 
 
-def test_the_mix_follows_network_method_and_steps():
+def test_the_mix_follows_network_and_method():
     def of(model, samples, **given):
         params = {**quick(epochs=None).get_params(), **given}
         recipe = plan_call(params, model, Layout((3, 32, 32)), samples, 2).design.recipe
         return recipe and (recipe.partners, recipe.labels)
 
-    assert of("mlp", 10) == of("resnet18", 10**5) == ("gradient", "remix")
-    assert of("resnet18-tiny", 1000) == ("shuffle", "remix")
+    assert of("mlp", 10) == ("gradient", "remix")
+    assert of("resnet18", 10**5) == of("cnn", 1000) == of("vit", 10) == ("shuffle", "remix")
     assert of("mlp", 10, method="joint") is None
     assert of("resnet18-tiny", 1000, mix="gradmix") == ("gradient", "proportional")
+
+
+def test_networks_for_photos_have_their_own_training_defaults():
+    def of(model, **given):
+        params = {**quick(epochs=None).get_params(), "lr": None, **given}
+        plan = plan_call(params, model, Layout((3, 32, 32)), 1000, 2)
+        settings = plan.design.settings
+        return settings.lr, settings.weight_decay, settings.schedule, plan.transforms
+
+    assert of("cnn") == of("resnet18") == (0.05, 5e-4, "cosine", ("crop", "flip"))
+    assert of("vit") == (0.01, 0.0, "steps", ("crop", "flip"))
+    assert of("mlp") == (0.01, 0.0, "steps", ())
+    given = {"lr": 0.1, "weight_decay": 0.0, "schedule": "constant", "transforms": None}
+    assert of("cnn", **given) == (0.1, 0.0, "constant", ())
+    assert of("cnn", lr_steps=(5,))[2] == "steps"

@@ -99,7 +99,7 @@ def test_without_the_extra_a_network_is_trained_from_scratch(monkeypatch):
     monkeypatch.setattr(defaults, "default_backbone", lambda: None)
     classifier = learned(("red", "green"), epochs=1, image_size=None)
     assert classifier._learned.basis.features is None
-    assert classifier._learned.basis.model == "resnet18-tiny"
+    assert classifier._learned.basis.model == "cnn"
 
 
 def test_a_missing_extra_is_named(monkeypatch):

@@ -51,8 +51,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Args:
         method: Method; `gradmix list` shows all. "auto": ridge on the features of a pretrained
             backbone, er otherwise.
-        mix: Mix by name, partners:blend:labels, or none. "auto": gradmix+, or remix for a ResNet
-            that learns in fewer than 3,000 steps, where remix measured better.
+        mix: Mix by name, partners:blend:labels, or none. "auto": gradmix+, or remix in image
+            networks, where it measured better.
         model: Network or pretrained backbone by name, a `torch.nn.Module`, or "auto": an MLP for
             rows and small images; for photos a frozen EfficientNet-Lite0 if the extra `photos` is
             installed, and otherwise a ResNet-18 (a narrow one on CPUs). A module is a network with
@@ -72,11 +72,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         epochs: Passes over the data of a call; None: 20, or more if there is little data; 5 with
             `finetune="last"` or "all".
         optimizer: sgd, adam or adamw.
-        lr: Learning rate; None: 0.01, or 0.05 for a ResNet.
+        lr: Learning rate; None: 0.05 for CNNs and ResNets, otherwise 0.01.
         backbone_lr_scale: Learning rate of pretrained layers, as a multiple of `lr`.
         momentum: Momentum of SGD.
-        weight_decay: Weight decay.
-        schedule: Learning rate over the epochs: steps, constant, cosine or one-cycle.
+        weight_decay: Weight decay; None: 5e-4 for CNNs and ResNets, otherwise none.
+        schedule: Learning rate over the epochs: steps, constant, cosine or one-cycle; None: cosine
+            for CNNs and ResNets, otherwise steps.
         lr_steps: Epochs after which the schedule "steps" divides the learning rate by 10.
         warmup: Epochs in which the learning rate rises to its value.
         clip_norm: Largest norm of the gradient of a step; None: any.
@@ -87,7 +88,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         tau: τ of Remix's labels; None: the mix's own, or 0.5 for gradmix+ with few steps.
         tables: Pair tables over λ; None: the mix's own.
         options: Settings of the method, a dict.
-        transforms: Augmentation: crop, flip, randaugment; "auto": crop and flip for ResNets.
+        transforms: Augmentation: crop, flip, randaugment; "auto": crop and flip for image networks.
         image_size: Pixels per side of images in folders; None: their own size if all have the same
             size of up to 64 pixels, otherwise 64.
         mean: Mean per column, or per channel of images for bytes, 0 to 255; None: computed from
@@ -140,8 +141,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     lr: float | None = None
     backbone_lr_scale: float = 0.1
     momentum: float = 0.9
-    weight_decay: float = 0.0
-    schedule: str = "steps"
+    weight_decay: float | None = None
+    schedule: str | None = None
     lr_steps: Any = ()
     warmup: float = 0.0
     clip_norm: float | None = None

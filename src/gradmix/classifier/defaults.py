@@ -46,11 +46,13 @@ EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
 """Default number of epochs: EPOCHS, or more up to MOST_EPOCHS until there are STEPS steps."""
 FINE_TUNE_EPOCHS = 5
 """Default number of epochs with layers of a pretrained backbone: an epoch takes long on a CPU."""
-SMALL_TAU, MLP_STEPS, RESNET_STEPS = 0.5, 2000, 3000
-"""With fewer steps, gradmix+ uses this τ, and ResNets use remix; see docs/classifier.md."""
+SMALL_TAU, MANY_STEPS = 0.5, 2000
+"""With fewer steps, gradmix+ uses this τ; see docs/classifier.md."""
 SMALL_GREY, SMALL = 32, 16
 """Largest side in pixels of grey images, and of any images, for which an MLP is chosen."""
-PHOTO_LR, OTHER_LR = 0.05, 0.01
+USUAL: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.0, "schedule": "steps"}
+CONVOLUTIONAL: dict[str, Any] = {"lr": 0.05, "weight_decay": 5e-4, "schedule": "cosine"}
+"""Defaults of CNNs and ResNets trained from scratch; docs/photos.md has the measurements."""
 HELD_OUT = 10
 """Photos held out per class with a backbone: for two classes, enough for 5% false alarms."""
 
@@ -98,7 +100,7 @@ def check_params(params: Mapping[str, Any]) -> None:
         raise InputError(
             f"finetune is {params['finetune']!r}, and {params['method']} trains no layers; omit one"
         )
-    mix = choose_mix(params["mix"], kind.replays, large=True)
+    mix = choose_mix(params["mix"], kind.replays, images=False)
     kind.check_mix(parse_recipe(**{**_shared(MixSettings, params), "mix": mix}))
     if params["head_size"] is not None and kind.grows:
         raise InputError(
@@ -204,12 +206,12 @@ class CallPlan:
 
 
 def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -> str | nn.Module:
-    """Return the network: an MLP for rows and small images, otherwise a ResNet-18."""
+    """Return the network: an MLP for rows and small images, otherwise a convolutional one."""
     if not (isinstance(given, str) and given == "auto"):
         return given
     if not layout.images or _is_small(layout):
         return "mlp"
-    return "resnet18-tiny" if device.type == "cpu" else "resnet18"
+    return "cnn" if device.type == "cpu" else "resnet18"
 
 
 def choose_features(params: Mapping[str, Any], layout: Layout | None) -> Features | None:
@@ -259,11 +261,11 @@ def choose_method(given: str, model: str | nn.Module) -> str:
     return "ridge" if isinstance(model, str) and model == "linear" else "er"
 
 
-def choose_mix(given: str, replays: bool, *, large: bool) -> str:
-    """Return the mix; gradient partners need a memory and, on photos, many steps."""
+def choose_mix(given: str, replays: bool, *, images: bool) -> str:
+    """Return the mix; gradient partners need a memory, and lose to remix in image networks."""
     if given != "auto":
         return given
-    return "none" if not replays else "gradmix+" if large else "remix"
+    return "none" if not replays else "remix" if images else "gradmix+"
 
 
 def plan_call(
@@ -289,10 +291,7 @@ def plan_call(
         epochs = FINE_TUNE_EPOCHS
     elif epochs is None:
         epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
-    photos = tuned or (isinstance(model, str) and model.startswith("resnet"))
-    usual_lr = PHOTO_LR if photos and not tuned else OTHER_LR
-    lr = usual_lr if params["lr"] is None else params["lr"]
-    large = epochs * steps >= (RESNET_STEPS if photos else MLP_STEPS)
+    images = tuned or (isinstance(model, str) and model.startswith(("cnn", "resnet", "vit")))
     method = choose_method(params["method"], model)
     kind = find_method(method)
     _check_memory(params, kind)
@@ -303,26 +302,27 @@ def plan_call(
         )
     if params["early_stopping"] and not kind.trains:
         raise InputError(f"early_stopping is True, but {method} has no epochs; omit it")
-    mix = choose_mix(params["mix"], kind.replays, large=large or not photos)
-    small_tau = SMALL_TAU if mix == "gradmix+" and not large else None
+    mix = choose_mix(params["mix"], kind.replays, images=images)
+    small_tau = SMALL_TAU if mix == "gradmix+" and epochs * steps < MANY_STEPS else None
     tau = small_tau if params["tau"] is None else params["tau"]
+    from_scratch = images and not tuned and not str(model).startswith("vit")
     each, total = budget(params, classes)
     design = Design(
         method=method,
         recipe=parse_recipe(**{**_shared(MixSettings, params), "mix": mix, "tau": tau}),
-        settings=_training_settings(params, epochs=epochs, lr=lr),
+        settings=_training_settings(params, epochs, CONVOLUTIONAL if from_scratch else USUAL),
         options=tuple(dict(params["options"] or {}).items()),
         exemplars_per_class=each,
         memory_total=total,
         criterion=CriterionSettings(**_shared(CriterionSettings, params)),
         selection=params["exemplar_selection"],
     )
-    return CallPlan(design, _transforms_for(params, layout, photos))
+    return CallPlan(design, _transforms_for(params, layout, images))
 
 
-def _transforms_for(params: Mapping[str, Any], layout: Layout, photos: bool) -> tuple[str, ...]:
+def _transforms_for(params: Mapping[str, Any], layout: Layout, images: bool) -> tuple[str, ...]:
     usual = layout.images and layout.shape[0] in (1, 3)
-    transforms = _transforms(params["transforms"], photos and usual)
+    transforms = _transforms(params["transforms"], images and usual)
     if transforms and not usual:
         raise InputError(
             f"transforms is {list(transforms)}; transforms need images with 1 or 3 channels, and "
@@ -331,10 +331,16 @@ def _transforms_for(params: Mapping[str, Any], layout: Layout, photos: bool) -> 
     return transforms
 
 
-def _training_settings(params: Mapping[str, Any], *, epochs: int, lr: float) -> TrainingSettings:
+def _training_settings(
+    params: Mapping[str, Any], epochs: int, usual: Mapping[str, Any]
+) -> TrainingSettings:
+    """Return the settings of a call; `usual` has the values of parameters that are None."""
     head = "growing" if params["head_size"] is None else "fixed"
-    chosen: dict[str, Any] = {"epochs": epochs, "lr": lr, "head": head}
-    return TrainingSettings(**{**_shared(TrainingSettings, params), **chosen})
+    given = _shared(TrainingSettings, params)
+    chosen = {name: value for name, value in usual.items() if given[name] is None}
+    if given["lr_steps"] and given["schedule"] is None:
+        chosen["schedule"] = "steps"
+    return TrainingSettings(**{**given, **chosen, "epochs": epochs, "head": head})
 
 
 def _shared(group: type[Settings], params: Mapping[str, Any]) -> dict[str, Any]:
