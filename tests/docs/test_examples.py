@@ -55,11 +55,11 @@ def test_the_readme_has_an_example_of_each_use():
 
 
 def make_photos(folder, colours):
-    """Write 12 photos of each class, all in its colour."""
+    """Write 28 photos of each class, all in its colour."""
     rng = np.random.default_rng(0)
     for name, colour in colours.items():
         (folder / name).mkdir(parents=True)
-        for number in range(12):
+        for number in range(28):
             pixels = np.clip(rng.normal(colour, 20, (16, 16, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{number:03}.jpg")
 
@@ -68,18 +68,22 @@ def test_the_commands_of_the_readme_learn_and_predict(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     make_photos(tmp_path / "photos", {"cat": (200, 60, 60), "dog": (60, 60, 200)})
     make_photos(tmp_path / "more", {"bird": (60, 200, 60)})
+    make_photos(tmp_path / "holiday", {"beach": (200, 200, 60)})
     (tmp_path / "some.jpg").write_bytes((tmp_path / "more/bird/000.jpg").read_bytes())
     lines = "".join(blocks("README.md", "sh")).splitlines()
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith("gradmix ")]
-    assert [command[1] for command in commands] == ["learn", "learn", "predict", "inspect"]
+    names = [command[1] for command in commands]
+    assert names == ["learn", "learn", "predict", "predict", "inspect", "serve"]
     output = {}
-    for program, *arguments in commands:
+    for program, *arguments in commands[:-1]:  # tests/cli/test_serve.py serves a model
         quick = ["--epochs", "2"] if arguments[0] == "learn" else []
         monkeypatch.setattr("sys.argv", [program, *arguments, *quick])
         with pytest.raises(SystemExit, match=r"^0$"):
             main()
-        output[arguments[0]] = capsys.readouterr().out
-    assert {"cat", "dog", "bird"} <= set(re.findall(r"\w+", output["predict"]))
+        output[" ".join(arguments)] = capsys.readouterr().out
+    shown = {name: set(re.findall(r"\w+", text)) for name, text in output.items()}
+    assert {"cat", "dog", "bird"} <= shown["predict my.gradmix some.jpg --top 3"]
+    assert "beach" in shown["predict my.gradmix holiday --unknown"]
 
 
 def test_the_example_of_an_own_loop_learns(capsys):
