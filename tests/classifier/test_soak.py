@@ -61,7 +61,7 @@ def test_soak(tmp_path, calls):
         classifier.save(path)
         expected = predicted_size(classifier)
         extra = path.stat().st_size - expected
-        text = len(json.dumps([report.to_state() for report in classifier.history_]))
+        text = len(json.dumps([report.model_dump() for report in classifier.history_]))
         assert 0 < extra < 60_000 + 1.5 * text, (call, extra)
         if call % 5 == 4:
             classifier = IncrementalClassifier.load(path)

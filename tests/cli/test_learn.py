@@ -25,7 +25,6 @@ from gradmix.errors import (
 from gradmix.files import locked, read_state_file
 
 learning = sys.modules["gradmix.cli.learn"]  # the package has its function by this name
-predicting = sys.modules["gradmix.cli.predict"]
 
 HUES = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 210), "grey": (90, 90, 90)}
 QUICK = ("--network", "mlp-small", "--exemplars", 12, "--holdout", 4)
@@ -58,7 +57,7 @@ def model(tmp_path_factory, gradmix):
 def said(monkeypatch):
     """What was said on standard error."""
     console = Console(stderr=True, record=True, width=200)
-    for place in (learning, predicting, terminal):
+    for place in (learning, terminal):
         monkeypatch.setattr(place, "messages", console)
     return lambda: console.export_text(clear=False)
 

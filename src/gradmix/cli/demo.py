@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 from gradmix.cli._photo_demo import demo_photos
 from gradmix.cli.run import results_table, run_all
-from gradmix.cli.terminal import messages, output, print_table
+from gradmix.cli.terminal import output, print_table, remark, show
 from gradmix.errors import FileError
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def _write_report(results: Sequence[RunResult]) -> None:
     try:
         path = write_report(results, REPORT, title="gradmix demo")
     except FileError as error:
-        messages.print(str(error), soft_wrap=True, markup=False)
+        remark(str(error))
     else:
-        output.print(f"All results, with charts: {path}", soft_wrap=True, markup=False)
+        show(f"All results, with charts: {path}")
 
 
 def forgetting_chart(rows: Mapping[str, Sequence[RunResult]]) -> Table:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gradmix.cli.terminal import output
+from gradmix.cli.terminal import show
 
 
 def export(
@@ -21,4 +21,4 @@ def export(
 
     classifier = IncrementalClassifier.load(model, device="cpu")
     classifier.export(out)
-    output.print(f"model exported to {out}", soft_wrap=True, markup=False)
+    show(f"model exported to {out}")

@@ -10,7 +10,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix.cli.terminal import output, printable
+from gradmix.cli.terminal import output, printable, show
 
 if TYPE_CHECKING:
     from gradmix.classifier import IncrementalClassifier
@@ -39,7 +39,7 @@ def inspect(
     if out is not None:
         _write_sheet(classifier, out)
         if not as_json:
-            output.print(f"exemplars saved in {out}", soft_wrap=True, markup=False)
+            show(f"exemplars saved in {out}")
 
 
 def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
@@ -70,18 +70,16 @@ def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
                 learned.labels.known, learned.counts, kept, held, strict=True
             )
         ],
-        "history": [report.to_state() for report in classifier.history_],
+        "history": [report.model_dump() for report in classifier.history_],
     }
 
 
 def _show(facts: dict[str, Any], model: str) -> None:
     shape = " x ".join(map(str, facts["input"]))
     frozen = f"{facts['backbone']} (frozen), " if facts["backbone"] else ""
-    output.print(
+    show(
         f"{model}: {facts['bytes']:,} bytes; {facts['method']}, {facts['mix']}, {frozen}"
-        f"{facts['network']} with {facts['weights']:,} weights, inputs {shape}",
-        soft_wrap=True,
-        markup=False,
+        f"{facts['network']} with {facts['weights']:,} weights, inputs {shape}"
     )
     columns = [Column(name, justify="right") for name in ("seen", "exemplars", "held out")]
     table = Table("class", *columns)

@@ -13,7 +13,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix.cli.terminal import messages, output, printable, showing_progress
+from gradmix.cli.terminal import messages, output, printable, remark, show, showing_progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -108,14 +108,14 @@ def learn(
             test,
             given={name: value for name, value in given.items() if value is not None},
             defaults=DEFAULTS,
-            say=_say,
+            say=remark,
             on_event=_follow(progress),
             on_photo=_follow_photos(progress),
             skip_unreadable=skip_unreadable,
         )
     report = classifier.report_
     if as_json:
-        print(json.dumps(report.to_state(), indent=2))  # noqa: T201
+        print(json.dumps(report.model_dump(), indent=2))  # noqa: T201
     else:
         _show(report, model)
 
@@ -126,12 +126,8 @@ def _stopping() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _say("stopped: the model file is unchanged; repeat the command to resume")
+        remark("stopped: the model file is unchanged; repeat the command to resume")
         raise
-
-
-def _say(text: str) -> None:
-    messages.print(text, soft_wrap=True, markup=False)
 
 
 def _follow(progress: Progress) -> Callable[[Training, Event], None]:
@@ -163,7 +159,7 @@ def _follow_photos(progress: Progress) -> Callable[[int, int], None]:
         late = time.monotonic() - shown >= PLAIN_SECONDS
         if late and not messages.is_terminal:
             shown = time.monotonic()
-            _say(f"computing features: {status}")
+            remark(f"computing features: {status}")
 
     return observe
 
@@ -176,11 +172,9 @@ def _show(report: Report, model: str) -> None:
     parts = [f"learned {new}"] if new else []
     parts += [f"more of {more}"] if more else []
     early = ", stopped early" if report.stopped_early else ""
-    output.print(
+    show(
         f"{'; '.join(parts)}: {plural(report.samples, 'image')}"
-        + (f", {plural(report.epochs, 'epoch')}{early}" if report.epochs else ""),
-        soft_wrap=True,
-        markup=False,
+        + (f", {plural(report.epochs, 'epoch')}{early}" if report.epochs else "")
     )
     if report.accuracy:
         output.print(accuracy_table(report))
@@ -189,8 +183,8 @@ def _show(report: Report, model: str) -> None:
     if report.forgotten is not None:
         output.print(f"forgotten on average: {report.forgotten:.3f}")
     for text in report.warnings:
-        messages.print(printable(f"warning: {text}"), soft_wrap=True, markup=False)
-    output.print(f"model saved in {model}", soft_wrap=True, markup=False)
+        remark(printable(f"warning: {text}"))
+    show(f"model saved in {model}")
 
 
 def accuracy_table(report: Report) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradmix.cli.terminal import messages, output, printable
+from gradmix.cli.terminal import printable, remark, show
 
 if TYPE_CHECKING:
     from gradmix.classifier import IncrementalClassifier
@@ -56,7 +56,7 @@ def predict(
     for entry in found:
         named = ", ".join(f"{row['class']} {row['probability']:.3f}" for row in entry["classes"])
         named = f"unknown (nearest: {named})" if entry.get("unknown") else named
-        output.print(printable(f"{entry['file']}: {named}"), soft_wrap=True, markup=False)
+        show(printable(f"{entry['file']}: {named}"))
 
 
 def _entry(ranking: Ranking) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _rankings(
             raise type(error)(f"{error}; --skip-unreadable skips such images") from error
         if len(paths) == 1:
             skipped = printable(f"{paths[0]} cannot be read and is skipped")
-            messages.print(skipped, soft_wrap=True, markup=False)
+            remark(skipped)
             return
         for path in paths:
             yield from _rankings(classifier, [path], top, rate, skip_unreadable)

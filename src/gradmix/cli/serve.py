@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradmix.cli.terminal import messages
+from gradmix.cli.terminal import remark
 
 
 def serve(
@@ -62,6 +62,6 @@ def serve(
         ) from error
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}"
-    messages.print(f"serving {model} on {address}; Ctrl-C stops", soft_wrap=True, markup=False)
+    remark(f"serving {model} on {address}; Ctrl-C stops")
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
     uvicorn.Server(config).run(sockets=[listening])

@@ -47,6 +47,16 @@ show_all(sys.stdout)
 show_all(sys.stderr)
 
 
+def show(text: str) -> None:
+    """Print a result as it is: nothing is wrapped or taken for markup."""
+    output.print(text, soft_wrap=True, markup=False)
+
+
+def remark(text: str) -> None:
+    """Print a remark on standard error, as it is."""
+    messages.print(text, soft_wrap=True, markup=False)
+
+
 def show_error(error: Exception) -> None:
     """Print an error in one line on standard error."""
     messages.print(f"[bold red]error:[/] {escape(printable(error))}", soft_wrap=True)
@@ -222,7 +232,7 @@ def show_results(table: TextTable) -> None:
     fits = natural_width(whole) <= output.width
     for part in [whole] if fits else map(rich_table, table.split()):
         print_table(part)
-    output.print(table.caption, soft_wrap=True, markup=False)
+    show(table.caption)
 
 
 def print_table(table: Table) -> None:
