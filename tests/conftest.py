@@ -239,7 +239,10 @@ class SmallTraining(Training):
     def accuracies(self):
         """Return the share of each task's test samples that are classified correctly now."""
         correct, tasks = self.evaluate()["main"], self.benchmark.tasks
-        return [float(correct[list(task.classes)].sum()) / len(task.test.y) for task in tasks]
+        return [
+            float(right.sum()) / len(task.test.y)
+            for right, task in zip(correct, tasks, strict=True)
+        ]
 
 
 def _network(name, shape, outputs):

@@ -39,7 +39,7 @@ def test_every_setting_has_help_and_a_source():
                 ("natural", "auto", "α", "τ")
             )
             assert setting.help.endswith(".")
-            assert setting.source in ("paper", "ours", "PyTorch", "Remix")
+            assert setting.source in ("paper", "ours", "PyTorch", "Remix", "Rainbow Memory")
 
 
 def test_the_page_is_current():

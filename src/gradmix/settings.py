@@ -30,7 +30,7 @@ from gradmix._setting_types import (
 from gradmix.errors import InputError, UnknownNameError
 
 MOST_THREADS = 1024
-PAPER, PYTORCH = "paper", "PyTorch"
+PAPER, PYTORCH, BLURRY = "paper", "PyTorch", "Rainbow Memory"
 
 
 class ExperimentSettings(Settings):
@@ -118,8 +118,23 @@ class TrainingSettings(Settings):
 class StreamSettings(Settings):
     """How the data set is split into tasks, augmented and evaluated."""
 
+    scenario: Literal["class-incremental", "domain-incremental", "blurry"] = setting(
+        "class-incremental",
+        "New classes in each task, new data of the same classes, or classes in several tasks.",
+        PAPER,
+    )
     increments: Counts = setting(
         (2,), "Classes per task: one number, or one per task.", PAPER, min_length=1
+    )
+    blur: Number = setting(
+        0.1, "Blurry: share of each class that arrives in other tasks.", BLURRY, gt=0, lt=1
+    )
+    domains: Whole = setting(5, "Domain-incremental: number of tasks.", ge=2, le=1000)
+    domain_shift: Literal["samples", "permuted", "rotated"] = setting(
+        "samples", "Domain-incremental: other samples, permuted pixels or rotated images."
+    )
+    scenario_seed: Whole = setting(
+        0, "Seed of the blurred samples, permutations and angles; runs of all seeds share it.", ge=0
     )
     class_order: ClassOrder = setting(
         "natural", "natural, seed:1993, or all classes in order, such as 3,1,0,2.", PAPER
@@ -127,6 +142,24 @@ class StreamSettings(Settings):
     transforms: Names = setting((), "Augmentation: affine, crop, flip, randaugment, or none.")
     validation: Whole = setting(0, "Training samples to hold out.", PAPER, ge=0)
     evaluate_on: Literal["test", "validation"] = setting("test", "Data to evaluate on.", PAPER)
+
+    @model_validator(mode="after")
+    def _check_scenario(self) -> StreamSettings:
+        for name, owner in _SCENARIO_OF.items():
+            value = getattr(self, name)
+            if self.scenario != owner and value != StreamSettings.model_fields[name].default:
+                raise InputError(
+                    f"{name} is {value!r} and scenario is {self.scenario!r}; {name} belongs to the "
+                    f"scenario {owner!r}"
+                )
+        return self
+
+
+_SCENARIO_OF = {
+    "blur": "blurry",
+    "domains": "domain-incremental",
+    "domain_shift": "domain-incremental",
+}
 
 
 class CriterionSettings(Settings):

@@ -209,3 +209,54 @@ def test_bad_own_tasks(tasks: list[tuple[Samples, Samples]], message: str) -> No
 def test_own_names_must_fit() -> None:
     with pytest.raises(InputError, match="class_names has 1 names; the tasks hold 2"):
         benchmark_from_tasks("own", [(rows(0, 1), rows(0))], ["a"])
+
+
+def test_a_share_of_each_class_arrives_in_the_other_tasks():
+    plain, blurry = split_into_tasks(digits(), 2), split_into_tasks(digits(), 2, blur=0.2)
+    assert blurry.scenario == "blurry"
+    sizes = torch.stack([task.train.y.bincount(minlength=10) for task in blurry.tasks])  # (5, 10)
+    totals = torch.cat([task.train.y for task in plain.tasks]).bincount()
+    assert torch.equal(sizes.sum(dim=0), totals)  # nothing is lost or doubled
+    for label in range(10):
+        own = sizes[label // 2, label]
+        others = sizes[:, label][torch.arange(5) != label // 2]
+        assert int(totals[label] - own) == round(0.2 * int(totals[label]))
+        assert int(others.max() - others.min()) <= 1
+    for task, expected in zip(blurry.tasks, plain.tasks, strict=True):
+        assert task.classes == tuple(range(10))
+        assert torch.equal(task.test.y, expected.test.y)  # tested on its own classes
+
+
+def test_the_seed_decides_which_samples_are_blurred():
+    one, same, other = (split_into_tasks(digits(), 5, blur=0.1, seed=s).tasks[0] for s in (0, 0, 1))
+    assert torch.equal(one.train.x, same.train.x)
+    assert not torch.equal(one.train.x, other.train.x)
+
+
+@pytest.mark.parametrize("blur", [-0.1, 1, float("nan")])
+def test_a_blur_that_is_no_share_is_refused(blur):
+    with pytest.raises(InputError, match=r"blur is .*; it must be a share"):
+        split_into_tasks(digits(), 2, blur=blur)
+
+
+def test_a_single_task_cannot_be_blurred():
+    with pytest.raises(InputError, match="there is one task"):
+        split_into_tasks(digits(), 10, blur=0.1)
+
+
+def test_own_tasks_may_share_classes_in_other_scenarios():
+    def samples(*labels):
+        return Samples(torch.zeros(len(labels), 2), torch.tensor(labels))
+
+    tasks = [
+        (samples(0, 1), samples(0, 1)),
+        (samples(1, 2, 0), samples(2)),
+        (samples(2), samples(2)),
+    ]
+    with pytest.raises(InputError, match=r"tasks\[1\] holds \[0, 1\] of an earlier task"):
+        benchmark_from_tasks("own", tasks)
+    benchmark = benchmark_from_tasks("own", tasks, scenario="blurry")
+    assert [task.classes for task in benchmark.tasks] == [(0, 1), (0, 1, 2), (2,)]
+    assert benchmark.num_classes == 3
+    with pytest.raises(InputError, match=r"numbered by arrival they must be \[2\]"):
+        benchmark_from_tasks("own", [tasks[0], (samples(3), samples(3))], scenario="blurry")

@@ -291,7 +291,7 @@ class Call:
             if self.stopping is not None:
                 record.stopped_early |= self.stopping.note(self.training, event)
         else:
-            record.correct = event.correct["main"]
+            record.correct = event.correct["main"].sum(dim=0)
             self._note_avoided()
 
     def _note_avoided(self) -> None:

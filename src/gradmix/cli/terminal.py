@@ -110,10 +110,8 @@ def follow(
             last_loss = f"loss {event.loss:.3f}"
         elif isinstance(event, TaskDone):
             seen = tasks[: event.task + 1]
-            classes = [label for task in seen for label in task.classes]
-            accuracy = float(event.correct["main"][classes].sum()) / sum(
-                len(t.test.y) for t in seen
-            )
+            right = float(event.correct["main"][: len(seen)].sum())
+            accuracy = right / sum(len(task.test.y) for task in seen)
             if every_task:
                 progress.console.print(
                     f"{name} · task {event.task + 1}/{len(tasks)} · accuracy {accuracy:.3f} · "

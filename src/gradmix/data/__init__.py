@@ -15,6 +15,7 @@ from gradmix.data.datasets import (
     from_dataset,
     mnist,
 )
+from gradmix.data.domains import make_benchmark, split_into_domains
 from gradmix.data.idx import read_idx
 from gradmix.data.image_folders.dataset import from_folder, imagenet
 from gradmix.data.paths import checked_path
@@ -45,9 +46,11 @@ __all__ = [
     "from_folder",
     "imagenet",
     "load_dataset",
+    "make_benchmark",
     "mnist",
     "read_idx",
     "resolve_class_order",
+    "split_into_domains",
     "split_into_tasks",
     "tiny_imagenet_200",
 ]

@@ -1,6 +1,10 @@
 """Splits of a data set into tasks: which classes arrive when, and under which labels.
 
-From here on, label k means the k-th class to arrive.
+From here on, label k means the k-th class to arrive. Three scenarios:
+
+    class-incremental    every task has classes of its own
+    blurry               the same, but a share of each class arrives in the other tasks
+    domain-incremental   every task has all classes, with other data; see `domains.py`
 """
 
 from __future__ import annotations
@@ -8,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -18,6 +21,7 @@ from torch import Tensor
 from gradmix.data.arrays import MOST_CLASSES, plain_tensor
 from gradmix.data.datasets import DataSet, channel_statistics, check_samples, check_statistics
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.randomness import RandomStreams
 from gradmix.types import Samples, Task
 
 
@@ -26,7 +30,7 @@ class Benchmark:
     """Tasks in order of arrival, numbered from 1, and the meaning of their labels.
 
     Label k is the k-th class to arrive. Its name is `class_names[k]`, and its label in the data
-    set was `class_order[k]`.
+    set was `class_order[k]`. Except in the scenario class-incremental, tasks may share classes.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Benchmark:
     class_order: tuple[int, ...]  # original label of each arriving class
     mean: tuple[float, ...]  # per channel, in the units of x
     std: tuple[float, ...]
+    scenario: str = "class-incremental"
 
     @property
     def num_classes(self) -> int:
@@ -48,6 +53,8 @@ def split_into_tasks(
     class_order: str | Sequence[int] = "natural",
     *,
     evaluate_on: Literal["test", "validation"] = "test",
+    blur: float = 0.0,
+    seed: int = 0,
 ) -> Benchmark:
     """Return a data set split into tasks of classes that arrive together.
 
@@ -58,6 +65,10 @@ def split_into_tasks(
         increments: Classes per task: one number for all tasks, or one per task.
         class_order: The order in which classes arrive; see `resolve_class_order`.
         evaluate_on: "validation" evaluates on the samples that `DataSet.hold_out` set aside.
+        blur: Share of the training samples of each class that arrives in the other tasks, spread
+            evenly, as in Bang et al. (Rainbow Memory, CVPR 2021). Above 0 the scenario is blurry. A
+            task is always tested on the classes of its increment.
+        seed: Seed of the draw of these samples.
 
     Raises:
         InputError: The increments or the order do not fit the classes, or a class has no samples.
@@ -67,23 +78,64 @@ def split_into_tasks(
         >>> benchmark = split_into_tasks(digits(), 2, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])
         >>> len(benchmark.tasks), benchmark.class_names[:2], benchmark.tasks[1].classes
         (5, ('9', '8'), (2, 3))
+        >>> blurry = split_into_tasks(digits(), 2, blur=0.1)
+        >>> blurry.tasks[0].classes, blurry.tasks[0].test.y.unique().tolist()
+        ((0, 1, 2, 3, 4, 5, 6, 7, 8, 9), [0, 1])
     """
+    if not 0 <= blur < 1:
+        raise InputError(f"blur is {blur!r}; it must be a share from 0 to below 1")
     order = resolve_class_order(class_order, len(data.class_names))
-    sizes = _task_sizes(increments, len(order))
+    sizes = torch.tensor(_task_sizes(increments, len(order)))
+    train, test = relabelled(data, order, evaluate_on)
+    task_of_class = torch.arange(len(sizes)).repeat_interleave(sizes)
+    arrives, tested = task_of_class[train.y], task_of_class[test.y]  # task of each sample, (N,)
+    if blur:
+        arrives = _blurred(arrives, train.y, len(sizes), blur, seed)
+    parts = [
+        (_only(train, arrives == task), _only(test, tested == task)) for task in range(len(sizes))
+    ]
+    tasks = [Task(n, _classes_of(own[0]), *own) for n, own in enumerate(parts, start=1)]
+    _check_every_task_tests(tasks, task_of_class)
+    names = tuple(data.class_names[label] for label in order)
+    scenario = "blurry" if blur else "class-incremental"
+    return Benchmark(data.name, tuple(tasks), names, order, data.mean, data.std, scenario)
+
+
+def relabelled(
+    data: DataSet, order: Sequence[int], evaluate_on: str = "test"
+) -> tuple[Samples, Samples]:
+    """Return training and evaluation samples whose labels count classes in order of arrival.
+
+    Raises:
+        InputError: A class has no training samples, or there is nothing to evaluate on.
+    """
     _check_every_class_trains(data)
     arrival = torch.empty(len(order), dtype=torch.int64)
     arrival[list(order)] = torch.arange(len(order))  # arrival[original label] = new label
-    parts = [data.train, _evaluation_samples(data, evaluate_on)]
-    train, test = (Samples(x, arrival[y.long()]) for x, y in parts)
-    stops = list(accumulate(sizes))
-    ranges = [range(stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
-    tasks = [
-        Task(number, tuple(classes), _only(train, classes), _only(test, classes))
-        for number, classes in enumerate(ranges, start=1)
-    ]
-    _check_every_task_tests(tasks)
-    names = tuple(data.class_names[label] for label in order)
-    return Benchmark(data.name, tuple(tasks), names, order, data.mean, data.std)
+    train, test = (
+        Samples(x, arrival[y.long()])
+        for x, y in (data.train, _evaluation_samples(data, evaluate_on))
+    )
+    return train, test
+
+
+def _blurred(arrives: Tensor, labels: Tensor, tasks: int, share: float, seed: int) -> Tensor:
+    """Return the task of each sample after a share of each class has moved to the other tasks."""
+    if tasks == 1:
+        raise InputError(f"blur is {share}, but there is one task; give smaller increments")
+    arrives, generator = arrives.clone(), RandomStreams(seed).device("blur")
+    for label in labels.unique().tolist():
+        rows = (labels == label).nonzero().squeeze(1)
+        count = min(round(share * len(rows)), len(rows) - 1)  # one sample stays at least
+        moved = rows[torch.randperm(len(rows), generator=generator)[:count]]
+        others = torch.tensor([task for task in range(tasks) if task != arrives[rows[0]]])
+        start = label % len(others)  # classes with few samples begin with different tasks
+        arrives[moved] = others[(torch.arange(count) + start) % len(others)]
+    return arrives
+
+
+def _classes_of(samples: Samples) -> tuple[int, ...]:
+    return tuple(samples.y.unique().tolist())
 
 
 def benchmark_from_tasks(
@@ -93,6 +145,7 @@ def benchmark_from_tasks(
     *,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    scenario: Literal["class-incremental", "domain-incremental", "blurry"] = "class-incremental",
 ) -> Benchmark:
     """Return a benchmark from (train, test) samples of each task.
 
@@ -103,6 +156,7 @@ def benchmark_from_tasks(
         class_names: One name per class. Default: "0", "1", ….
         mean: Per channel or column. Default: computed from all training samples.
         std: The standard deviation, like `mean`.
+        scenario: Except in "class-incremental", tasks may have classes of earlier tasks.
 
     Raises:
         InputError: Samples or labels do not have this form.
@@ -110,16 +164,17 @@ def benchmark_from_tasks(
     if not isinstance(tasks, (list, tuple)) or not tasks:
         raise InputError(f"tasks is {tasks!r}; it must be a list with at least one task")
     made: list[Task] = []
+    num_classes = 0
     for number, task in enumerate(tasks, start=1):
-        seen = made[-1].classes[-1] + 1 if made else 0
-        made.append(_own_task(number, *_pair(task, f"tasks[{number - 1}]"), seen))
+        pair = _pair(task, f"tasks[{number - 1}]")
+        made.append(_own_task(number, *pair, num_classes, scenario != "class-incremental"))
+        num_classes = max(num_classes, made[-1].classes[-1] + 1)
     _check_alike(made)
-    num_classes = made[-1].classes[-1] + 1
     names = tuple(map(str, range(num_classes)) if class_names is None else class_names)
     if len(names) != num_classes:
         raise InputError(f"class_names has {len(names)} names; the tasks hold {num_classes}")
     mean, std = _given_or_computed(mean, std, made)
-    return Benchmark(name, tuple(made), names, tuple(range(num_classes)), mean, std)
+    return Benchmark(name, tuple(made), names, tuple(range(num_classes)), mean, std, scenario)
 
 
 def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> tuple[int, ...]:
@@ -222,8 +277,7 @@ def _evaluation_samples(data: DataSet, evaluate_on: str) -> Samples:
     return data.validation
 
 
-def _only(samples: Samples, classes: range) -> Samples:
-    chosen = (samples.y >= classes.start) & (samples.y < classes.stop)
+def _only(samples: Samples, chosen: Tensor) -> Samples:
     return Samples(samples.x[chosen], samples.y[chosen])
 
 
@@ -234,14 +288,15 @@ def _check_every_class_trains(data: DataSet) -> None:
         raise InputError(f"data has no training samples of {empty}: an empty task or class")
 
 
-def _check_every_task_tests(tasks: Iterable[Task]) -> None:
+def _check_every_task_tests(tasks: Iterable[Task], task_of_class: Tensor) -> None:
     for task in tasks:
+        classes = (task_of_class == task.number - 1).nonzero().squeeze(1).tolist()
         if len(task.test.y) == 0:
             raise InputError(
-                f"task {task.number} (classes {list(task.classes)}) has no samples to evaluate on; "
+                f"task {task.number} (classes {classes}) has no samples to evaluate on; "
                 "every task needs test samples"
             )
-        missing = sorted(set(task.classes) - set(task.test.y.unique().tolist()))
+        missing = sorted(set(classes) - set(_classes_of(task.test)))
         if missing:
             raise InputError(
                 f"task {task.number} has no samples to evaluate classes {missing} on; every class "
@@ -258,8 +313,8 @@ def _pair(task: object, where: str) -> tuple[Samples, Samples]:
     raise InputError(f"{where} must be a pair of Samples(x, y): training and test samples")
 
 
-def _own_task(number: int, train: Samples, test: Samples, seen: int) -> Task:
-    """Return a checked task of a caller; `seen` classes arrived before."""
+def _own_task(number: int, train: Samples, test: Samples, seen: int, shared: bool) -> Task:
+    """Return a checked task of a caller; `seen` classes arrived before and may be `shared`."""
     where = f"tasks[{number - 1}]"
     for part, samples in (("train", train), ("test", test)):
         check_samples(samples, MOST_CLASSES, f"{where} {part}.x", f"{where} {part}.y")
@@ -267,12 +322,16 @@ def _own_task(number: int, train: Samples, test: Samples, seen: int) -> Task:
             raise InputError(f"{where} has no {part} samples; a task must not be empty")
     classes = tuple(sorted(set(train.y.tolist())))
     repeated = [label for label in classes if label < seen]
-    if repeated:
-        raise InputError(f"{where} holds {repeated} of an earlier task: a class in two tasks")
-    if classes != tuple(range(seen, seen + len(classes))):
+    if repeated and not shared:
         raise InputError(
-            f"{where} holds classes {list(classes)}; numbered by arrival they must be "
-            f"{list(range(seen, seen + len(classes)))}"
+            f"{where} holds {repeated} of an earlier task: a class in two tasks; give another "
+            "scenario, such as 'domain-incremental'"
+        )
+    new = [label for label in classes if label >= seen]
+    if new != list(range(seen, seen + len(new))):
+        raise InputError(
+            f"{where} holds classes {new}; numbered by arrival they must be "
+            f"{list(range(seen, seen + len(new)))}"
         )
     strangers = sorted(set(test.y.tolist()) - set(classes))
     if strangers:

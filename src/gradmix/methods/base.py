@@ -86,6 +86,7 @@ class Method(ABC):
     trains: ClassVar[bool] = True  # whether there are epochs of training
     plans: ClassVar[bool] = True  # whether `plan_epoch` returns a plan
     selection: ClassVar[str | None] = "random"  # rule for exemplars; None if it is fixed
+    needs_new_classes: ClassVar[bool] = False  # whether every task must bring new classes
     extras: ClassVar[frozenset[str]] = frozenset()  # what the memory stores beside the samples
 
     def __init__(
@@ -152,6 +153,15 @@ class Method(ABC):
             raise InputError(
                 f"exemplars_per_class is 0, and {cls.__name__} replays exemplars; give 1 or more, "
                 "or a method that replays none, such as ridge or finetune"
+            )
+
+    @classmethod
+    def check_scenario(cls, scenario: str) -> None:
+        """Raise InputError for a scenario that this method cannot learn."""
+        if cls.needs_new_classes and scenario != "class-incremental":
+            raise InputError(
+                f"scenario is {scenario!r}, and {cls.__name__} needs new classes in every task; "
+                "give scenario 'class-incremental', or another method, such as er or der++"
             )
 
     # --- the network ------------------------------------------------------------------------

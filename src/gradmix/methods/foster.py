@@ -103,6 +103,7 @@ class FOSTER(ER):
     Criterion: the embeddings of both branches and the head on them, with plain softmax outputs.
     """
 
+    needs_new_classes: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = FOSTEROptions
     grows: ClassVar[bool] = True
 

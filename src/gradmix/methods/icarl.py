@@ -33,6 +33,7 @@ class ICaRL(ER):
     gradients, although the loss is binary and predictions use means.
     """
 
+    needs_new_classes: ClassVar[bool] = True
     selection: ClassVar[str | None] = "herding"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -98,6 +98,7 @@ class MEMO(ER):
     Criterion: the embedding concatenates those of all blocks; the last layer is the head on it.
     """
 
+    needs_new_classes: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = MEMOOptions
     grows: ClassVar[bool] = True
     model: SpecialisedNetwork

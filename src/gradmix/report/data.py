@@ -152,7 +152,9 @@ def class_axis(result: RunResult, *, by_task: bool) -> ClassAxis:
     if by_task:
         names = (f"task {number} ({size})" for number, size in enumerate(sizes, 1))
         return ClassAxis(tuple(names), tuple(range(1, len(sizes) + 1)), True)
-    return ClassAxis(tuple(result.class_names), tuple(np.cumsum(sizes).tolist()), False)
+    latest = [max(task["classes"]) for task in result.tasks]  # classes are numbered by arrival
+    seen = np.maximum.accumulate(latest) + 1
+    return ClassAxis(tuple(result.class_names), tuple(seen.tolist()), False)
 
 
 def class_accuracy(row: Row, axis: ClassAxis) -> list[list[Summary]]:
@@ -168,12 +170,14 @@ def pair_counts(row: Row, axis: ClassAxis) -> list[list[int]] | None:
     """Return how often each pair was mixed in each task, over all seeds, as flat squares.
 
     Returns:
-        None if nothing was mixed.
+        None if nothing was mixed, or if pairs belong to no task because tasks share classes.
     """
     total = np.sum([np.asarray(result.pair_counts) for result in row.results], axis=0)
     if not total.any():
         return None
     sizes = tuple(len(task["classes"]) for task in row.results[0].tasks)
+    if axis.by_task and sum(sizes) > total.shape[1]:  # tasks share classes
+        return None
     squares = (_by_task(counts, sizes) if axis.by_task else counts for counts in total)
     return [
         square[:number, :number].ravel().tolist()

@@ -74,6 +74,7 @@ class RunConfig(RunSettings):
         method.check_mix(self.recipe)
         method.check_selection(self.exemplar_selection)
         method.check_memory(self.exemplars_per_class)
+        method.check_scenario(self.scenario)
         read_options(method.options_type, dict(self.options))
         check_optimizer(self.optimizer)
         return self

@@ -125,8 +125,9 @@ class RunRecord:
     def __init__(self, training: Training, analyses: Sequence[str] = ()) -> None:
         self.training, self.analyses = training, analyses
         benchmark = training.benchmark
-        labels = torch.cat([task.test.y for task in benchmark.tasks])
-        self.totals = labels.bincount(minlength=len(benchmark.class_names))
+        classes = len(benchmark.class_names)
+        counts = [task.test.y.bincount(minlength=classes) for task in benchmark.tasks]
+        self.totals = torch.stack(counts)  # test samples by task and class, (T, C)
         self.initial: dict[str, list[float]] = {}
         self.accuracy: dict[str, list[list[float]]] = {}
         self.class_accuracy: list[list[float]] = []
@@ -161,8 +162,9 @@ class RunRecord:
         vars(self).update(state)
 
     def _by_task(self, correct: Tensor) -> list[float]:
-        groups = [list(task.classes) for task in self.training.benchmark.tasks]
-        return [float(correct[group].sum() / self.totals[group].sum()) for group in groups]
+        """Return the accuracy on each task; `correct` counts by task and class, (T, C)."""
+        shares: list[float] = (correct.sum(dim=1) / self.totals.sum(dim=1)).tolist()
+        return shares
 
     def note(self, event: Event) -> None:
         """Record an event, and take the analyses that are due."""
@@ -187,7 +189,8 @@ class RunRecord:
         task = self.training.benchmark.tasks[event.task]
         for name, correct in event.correct.items():
             self.accuracy[name].append(self._by_task(correct))
-        self.class_accuracy.append((event.correct["main"] / self.totals).tolist())
+        by_class = event.correct["main"].sum(dim=0) / self.totals.sum(dim=0)
+        self.class_accuracy.append(by_class.tolist())
         self.pair_counts.append(event.pair_counts.clone())
         self.tasks.append(
             {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from gradmix.data import Benchmark, DataSet, load_dataset, split_into_tasks
+from gradmix.data import Benchmark, DataSet, load_dataset, make_benchmark
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError
 from gradmix.files import locked
@@ -20,7 +20,7 @@ from gradmix.runs.backbones import embed_benchmark, embed_dataset, network_of, s
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunRecord, RunResult, protocol_version
 from gradmix.runs.store import FailedRun, ResultStore, RunLock, RunProgress
-from gradmix.settings import CriterionSettings
+from gradmix.settings import CriterionSettings, StreamSettings
 from gradmix.training.build import Design, make_fabric, pick_device, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import Event, StepDone, Training
@@ -114,9 +114,14 @@ def _check_checkpoint(path: str | os.PathLike[str] | None) -> None:
 
 def _check_tasks(config: RunConfig, benchmark: Benchmark) -> None:
     """Refuse a benchmark whose tasks differ from the configuration."""
+    if config.scenario != benchmark.scenario:
+        raise InputError(
+            f"benchmark is {benchmark.scenario}, but scenario in the configuration is "
+            f"{config.scenario!r}; make them equal"
+        )
     sizes = tuple(len(task.classes) for task in benchmark.tasks)
     wanted = config.increments
-    if sizes not in (wanted, wanted * len(sizes)):
+    if config.scenario == "class-incremental" and sizes not in (wanted, wanted * len(sizes)):
         raise InputError(
             f"benchmark has tasks of {list(sizes)} classes, but increments in the configuration "
             f"is {list(wanted)}; make them equal"
@@ -151,8 +156,7 @@ def load_benchmark(config: RunConfig, data: DataSet | None = None) -> Benchmark:
             f"memory_total is {config.memory_total}; {config.data} has "
             f"{len(data.class_names)} classes, and each needs at least one exemplar"
         )
-    increments = config.increments[0] if len(config.increments) == 1 else config.increments
-    return split_into_tasks(data, increments, config.class_order, evaluate_on=config.evaluate_on)
+    return make_benchmark(data, config.part(StreamSettings))
 
 
 def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams) -> Method:
@@ -168,7 +172,7 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
         config.exemplar_selection,
     )
     num_classes = len(benchmark.class_names)
-    outputs = len(benchmark.tasks[0].classes) if design.grows else num_classes
+    outputs = max(benchmark.tasks[0].classes) + 1 if design.grows else num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
     mean, std = statistics_of(config, benchmark.mean, benchmark.std)
     network = network_of(config, shape, outputs)

@@ -65,7 +65,7 @@ class TaskDone(NamedTuple):
     """One task learned and evaluated."""
 
     task: int
-    correct: dict[str, Tensor]  # by predictor: correct test samples of each class, (C,)
+    correct: dict[str, Tensor]  # by predictor: correct test samples by task and class, (T, C)
     pair_counts: Tensor  # (C, C) how often each ordered class pair was mixed
     memory_size: int
     replay_batch: int  # rows replayed per step; fewer than requested if the memory is smaller
@@ -113,6 +113,7 @@ class Training:
     position: Position = field(default_factory=Position)
 
     def __post_init__(self) -> None:
+        self.method.check_scenario(self.benchmark.scenario)
         device = self.fabric.device
         self._tasks = [_to_device(task, device) for task in self.benchmark.tasks]
         self._losses: list[Tensor] = []
@@ -229,9 +230,9 @@ class Training:
             )
 
     def evaluate(self) -> dict[str, Tensor]:
-        """Return the number of correct test samples of each class, (C,), by predictor.
+        """Return the number of correct test samples by task and class, (T, C), by predictor.
 
-        The test samples are those of all tasks, past and future.
+        The tasks are all of the benchmark, past and future.
         """
         started = perf_counter()
         num_classes = len(self.benchmark.class_names)
@@ -241,7 +242,7 @@ class Training:
                 count_correct(predict, task.test, self.method.normalise, num_classes)
                 for task in self._tasks
             ]
-            correct[name] = torch.stack(counts).sum(dim=0)
+            correct[name] = torch.stack(counts)
         self.seconds.evaluate += perf_counter() - started
         return correct
 

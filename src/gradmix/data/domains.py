@@ -1,0 +1,171 @@
+"""Domain-incremental streams: every task has all classes, with other data.
+
+    samples    every task has other samples
+    permuted   every task has all images, with its own order of the pixels
+    rotated    every task has all images, turned by its own angle from 0 to 180 degrees
+
+The first task of the last two has the images as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradmix.data.datasets import DataSet
+from gradmix.data.tasks import Benchmark, relabelled, resolve_class_order, split_into_tasks
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.randomness import RandomStreams
+from gradmix.settings import StreamSettings
+from gradmix.types import Samples, Task
+
+SHIFTS = ("samples", "permuted", "rotated")
+_AT_ONCE = 4096  # images that are rotated at a time
+
+
+def make_benchmark(data: DataSet, stream: StreamSettings) -> Benchmark:
+    """Return a data set as the stream of tasks that the settings describe.
+
+    Raises:
+        InputError: The settings do not fit the data set.
+    """
+    if stream.scenario == "domain-incremental":
+        return split_into_domains(
+            data,
+            stream.domains,
+            stream.domain_shift,
+            stream.class_order,
+            evaluate_on=stream.evaluate_on,
+            seed=stream.scenario_seed,
+        )
+    increments = stream.increments[0] if len(stream.increments) == 1 else stream.increments
+    return split_into_tasks(
+        data,
+        increments,
+        stream.class_order,
+        evaluate_on=stream.evaluate_on,
+        blur=stream.blur if stream.scenario == "blurry" else 0.0,
+        seed=stream.scenario_seed,
+    )
+
+
+def split_into_domains(
+    data: DataSet,
+    tasks: int,
+    shift: Literal["samples", "permuted", "rotated"] = "samples",
+    class_order: str | Sequence[int] = "natural",
+    *,
+    evaluate_on: Literal["test", "validation"] = "test",
+    seed: int = 0,
+) -> Benchmark:
+    """Return a data set as tasks that all have the same classes, with other data.
+
+    Args:
+        data: The data set.
+        tasks: Number of tasks.
+        shift: "samples" gives every task an equal share of the training and of the test samples of
+            each class, drawn at random. "permuted" and "rotated" give every task all images, with
+            permuted pixels (the same places in all channels) or turned by an angle.
+        class_order: The order in which classes are numbered; see `resolve_class_order`.
+        evaluate_on: "validation" evaluates on the samples that `DataSet.hold_out` set aside.
+        seed: Seed of shares, permutations and angles.
+
+    Raises:
+        InputError: A class has fewer samples than there are tasks, or the samples are not images in
+            memory and `shift` needs them.
+
+    Example:
+        >>> from gradmix.data import digits
+        >>> benchmark = split_into_domains(digits(), 3, "permuted")
+        >>> len(benchmark.tasks), benchmark.tasks[2].classes == tuple(range(10))
+        (3, True)
+    """
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 2:
+        raise InputError(f"tasks is {tasks!r}; it must be an integer of 2 or more")
+    if shift not in SHIFTS:
+        raise UnknownNameError("domain shift", shift, SHIFTS)
+    order = resolve_class_order(class_order, len(data.class_names))
+    train, test = relabelled(data, order, evaluate_on)
+    generator = RandomStreams(seed).device(f"domains {shift}")
+    if shift == "samples":
+        shares = [
+            _shares(part, tasks, name, generator)
+            for part, name in ((train, "training"), (test, "test"))
+        ]
+        parts = list(zip(*shares, strict=True))
+    else:
+        _check_images(data.train.x, shift)
+        parts = [
+            (train, test),
+            *(_shifted(train, test, shift, generator) for _ in range(tasks - 1)),
+        ]
+    classes = tuple(range(len(order)))
+    made = tuple(Task(number, classes, *part) for number, part in enumerate(parts, start=1))
+    names = tuple(data.class_names[label] for label in order)
+    return Benchmark(data.name, made, names, order, data.mean, data.std, "domain-incremental")
+
+
+def _shares(samples: Samples, tasks: int, part: str, generator: torch.Generator) -> list[Samples]:
+    """Deal the samples of each class evenly to the tasks, in random order."""
+    x, y = samples
+    task = torch.empty_like(y)
+    for label in y.unique().tolist():
+        rows = (y == label).nonzero().squeeze(1)
+        if len(rows) < tasks:
+            raise InputError(
+                f"class {label} has {len(rows)} {part} samples, too few for {tasks} tasks; give "
+                "fewer domains"
+            )
+        drawn = torch.randperm(len(rows), generator=generator)
+        task[rows[drawn]] = torch.arange(len(rows)) % tasks
+    return [Samples(x[task == number], y[task == number]) for number in range(tasks)]
+
+
+def _check_images(x: Tensor, shift: str) -> None:
+    if not isinstance(x, Tensor):
+        raise InputError(f"domain_shift is {shift!r}, which needs images in memory; load fewer")
+    if x.ndim != 4:
+        raise InputError(
+            f"domain_shift is {shift!r}, which needs images; these are rows of {x.shape[1]} "
+            "numbers: give domain_shift 'samples'"
+        )
+
+
+def _shifted(
+    train: Samples, test: Samples, shift: str, generator: torch.Generator
+) -> tuple[Samples, Samples]:
+    """Return all samples with a new permutation or rotation of their images."""
+    if shift == "permuted":
+        places = torch.randperm(train.x[0, 0].numel(), generator=generator)
+        return _permuted(train, places), _permuted(test, places)
+    degrees = 180 * float(torch.rand((), generator=generator))
+    return Samples(rotate(train.x, degrees), train.y), Samples(rotate(test.x, degrees), test.y)
+
+
+def _permuted(samples: Samples, places: Tensor) -> Samples:
+    return Samples(samples.x.flatten(2)[:, :, places].view(samples.x.shape), samples.y)
+
+
+def rotate(x: Tensor, degrees: float) -> Tensor:
+    """Return uint8 images (N, C, H, W) turned counter-clockwise about their centre.
+
+    Pixels are interpolated bilinearly, black outside the image.
+
+    Example:
+        >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8), 90).flatten().tolist()
+        [2, 4, 1, 3]
+    """
+    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    cos, sin, aspect = float(angle.cos()), float(angle.sin()), x.shape[3] / x.shape[2]
+    # Where each pixel comes from, in coordinates from -1 to 1.
+    theta = torch.tensor([[cos, -sin / aspect, 0.0], [sin * aspect, cos, 0.0]])
+    parts = []
+    for part in x.split(_AT_ONCE):
+        grid = F.affine_grid(theta.expand(len(part), 2, 3), list(part.shape), align_corners=False)
+        moved = F.grid_sample(part.float(), grid, align_corners=False)
+        parts.append(moved.round_().to(torch.uint8))
+    return torch.cat(parts)
