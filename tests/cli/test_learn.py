@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gradmix import IncrementalClassifier
 from gradmix.classifier import file
+from gradmix.classifier.features import default_backbone
 from gradmix.cli import terminal
 from gradmix.errors import (
     CorruptFileError,
@@ -382,3 +383,36 @@ def test_one_epoch_and_one_image_are_singular(tmp_path, gradmix):
     one = photos(tmp_path / "one", "red", each=1)
     text = gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
     assert "learned red: 1 image, 1 epoch\n" in text
+
+
+def test_progress_without_a_terminal_is_lines(tmp_path, said, gradmix, monkeypatch):
+    monkeypatch.setattr("gradmix.classifier.progress.LINE_SECONDS", 0.0)
+    given = photos(tmp_path / "p", "red", "blue")
+    gradmix("learn", given, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
+    lines = said()
+    assert "train epoch 1/1: loss" in lines
+    assert "learned; 16 exemplars in memory" in lines
+
+
+def test_weights_and_layers_of_a_backbone(tmp_path, gradmix):
+    given = photos(tmp_path / "p", "red", "blue")
+    for wrong in (("--weights", tmp_path / "no.pt"), ("--finetune", "last")):
+        with pytest.raises(InputError, match=wrong[0][2:]):
+            gradmix("learn", given, "--model", tmp_path / "m", *QUICK, *wrong)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.skipif(default_backbone() is None, reason="needs gradmix[photos]")
+def test_no_exemplars_and_no_images(tmp_path, gradmix):
+    given = photos(tmp_path / "p", "red", "blue", each=4)
+    backbone = ("--network", "efficientnet-lite0", "--size", 32)
+    gradmix("learn", given, "--model", tmp_path / "m", "--exemplars", 0, *backbone)
+    facts = json.loads(gradmix("inspect", tmp_path / "m", "--json"))
+    assert [row["exemplars"] for row in facts["classes"]] == [0, 0]
+    gradmix("learn", given, "--model", tmp_path / "n", *backbone)
+    gradmix("inspect", tmp_path / "n", "-o", tmp_path / "sheet.png")
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size[0] > 100
+    gradmix("learn", given, "--model", tmp_path / "o", "--no-keep-images", *backbone)
+    with pytest.raises(InputError, match="keep_images=True"):
+        gradmix("inspect", tmp_path / "o", "-o", tmp_path / "sheet.png")

@@ -20,7 +20,7 @@ from gradmix.classifier.defaults import (
     pretrained,
 )
 from gradmix.classifier.features import Features
-from gradmix.classifier.inputs import Layout
+from gradmix.classifier.inputs import Layout, reading
 from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError
 from gradmix.methods import Method, find_method
@@ -96,7 +96,8 @@ class Basis:
         if isinstance(self.model, str):
             built = build_model(self.model, self.layout.shape, outputs, generator=generator)
             if self.params["weights"] is not None and self.features is None:
-                load_backbone(built, self.params["weights"])
+                with reading("weights"):
+                    load_backbone(built, self.params["weights"])
             return built
         network: Any = adapt(copy.deepcopy(self.model))
         head = network.head

@@ -32,6 +32,7 @@ from gradmix.errors import DataWarning, InputError
 from gradmix.files.schema import Schema, TensorOf, first_violation
 from gradmix.memory import random_priority
 from gradmix.methods import Method
+from gradmix.methods.closed_form import ClosedForm
 from gradmix.randomness import RandomStreams
 from gradmix.training.build import make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
@@ -183,6 +184,9 @@ class Call:
         self.size = max(len(labels.known), basis.outputs(len(labels.known)))
         self.method = self._build(plan, fabric.device)
         train = Samples(samples.x.to(fabric.device), samples.y.to(fabric.device))
+        weights = None
+        if data.weights is not None:
+            weights = torch.from_numpy(data.weights).to(fabric.device)
         if before is None and not isinstance(basis.model, str) and not is_fine_tuned(basis.params):
             _check_takes(self.method, train.x)
         self.classes = tuple(train.y.unique().tolist())
@@ -191,15 +195,26 @@ class Call:
             if before is not None and before.holdout is not None:
                 self.holdout.load_state_dict(before.holdout.state_dict())
             priority = random_priority(len(train.y), self.method.streams.device("holdout"))
-            train = _rows(train, offer(self.holdout, train, priority))
+            left = offer(self.holdout, train, priority)
+            train, weights = _rows(train, left), None if weights is None else weights[left]
         self.stopping: EarlyStopping | None = None
         if basis.params["early_stopping"]:
             left, self.stopping = EarlyStopping.split(self.method, train, basis.params)
-            train = _rows(train, left)
+            train, weights = _rows(train, left), None if weights is None else weights[left]
+        if weights is not None:
+            train = self._weighted(train, weights)
         self.samples = len(train.y)
         self.measured_on, self.test = self._evaluation(data, fabric.device)
         self.training = self._training(plan, train, fabric)
         self.record = CallRecord(**_NOTHING)
+
+    def _weighted(self, train: Samples, weights: Tensor) -> Samples:
+        """Return the samples to train on; closed-form methods take the weights themselves."""
+        if isinstance(self.method, ClosedForm):
+            self.method.sample_weights = weights
+            return train
+        generator = self.method.streams.device("sample weights")
+        return _rows(train, draw_by_weight(train.y, weights, generator))
 
     def _build(self, plan: CallPlan, device: torch.device) -> Method:
         """Return a method that continues from the knowledge before the call, if there is any."""
@@ -238,7 +253,8 @@ class Call:
 
     def identity(self, data: CallData) -> dict[str, Any]:
         """Return what identifies this call: past, parameters and data."""
-        params = {k: v for k, v in self.basis.params.items() if k not in ("model", "threads")}
+        other = ("model", "threads", "verbose")  # they do not identify a call
+        params = {k: v for k, v in self.basis.params.items() if k not in other}
         return {
             "parameters": params,
             "seed": self.basis.seed,
@@ -259,6 +275,8 @@ class Call:
                 kept.note(event)
             if watch.on_event is not None:
                 watch.on_event(self.training, event)
+        if isinstance(self.method, ClosedForm):
+            self.method.sample_weights = None
         for network in self.method.networks().values():
             network.eval()
 
@@ -386,8 +404,28 @@ class Call:
         return rows
 
 
-def _rows(samples: Samples, mask: Tensor) -> Samples:
-    return Samples(samples.x[mask], samples.y[mask])
+def _rows(samples: Samples, rows: Tensor) -> Samples:
+    return Samples(samples.x[rows], samples.y[rows])
+
+
+def draw_by_weight(y: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Return as many rows as there are samples, drawn in proportion to the weights, (N,).
+
+    The draw is systematic: a sample occurs as often as expected, rounded up or down. A class that
+    would have no sample gets its heaviest one.
+
+    >>> y, weights = torch.tensor([0, 0, 1]), torch.tensor([2.0, 0.5, 0.5]).double()
+    >>> draw_by_weight(y, weights, torch.Generator().manual_seed(0)).tolist()
+    [0, 0, 2]
+    """
+    count, device = len(y), y.device
+    shift = torch.rand((), generator=generator, device=device, dtype=torch.float64)
+    places = (torch.arange(count, device=device, dtype=torch.float64) + shift) / count
+    ends = weights.cumsum(0)
+    rows = torch.searchsorted(ends, places * ends[-1], right=True).clamp(max=count - 1)
+    absent = set(y.unique().tolist()) - set(y[rows].unique().tolist())
+    heaviest = [int((weights * (y == label)).argmax()) for label in sorted(absent)]
+    return torch.cat([rows, torch.tensor(heaviest, dtype=torch.int64, device=device)])
 
 
 def _check_takes(method: Method, x: Tensor) -> None:

@@ -17,13 +17,14 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
-from gradmix.classifier import file
+from gradmix.classifier import file, notebook
 from gradmix.classifier.call import Watch, learn
 from gradmix.classifier.defaults import checked_params
 from gradmix.classifier.export import ClassifierNetwork, write_onnx
 from gradmix.classifier.features import Progress
 from gradmix.classifier.inputs import Array, Inputs, needing_memory, read_weights
 from gradmix.classifier.labels import Label
+from gradmix.classifier.progress import Callback, observer_for
 from gradmix.classifier.samples import FEWER, FEWER_AT_A_TIME, CallData, Reader
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
@@ -171,7 +172,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     # --- learning ---------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None, eval_set: Any = None) -> IncrementalClassifier:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        eval_set: Any = None,
+        *,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
+    ) -> IncrementalClassifier:
         """Learn from nothing; earlier knowledge is replaced.
 
         Args:
@@ -179,6 +188,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             y: One label per sample: text, integers or booleans. Datasets and folders contain their
                 own labels.
             eval_set: Data to measure accuracy on: (X, y), a dataset or a folder.
+            sample_weight: One weight of 0 or more per sample; see `partial_fit`.
+            callback: A function that receives events; see `partial_fit`.
 
         Returns:
             The classifier itself.
@@ -196,8 +207,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             [False, True]
         """
         with _lock_of(self):
-            data = self._reader(fresh=True).read_call(X, y, None, eval_set)
-            return self._learn(None, data, Watch())
+            observer = observer_for(self.verbose, callback)
+            reader = self._reader(observer.on_photo, fresh=True)
+            data = reader.read_call(X, y, None, eval_set, sample_weight)
+            return self._learn(None, data, Watch(on_event=observer.on_event))
 
     def partial_fit(
         self,
@@ -206,6 +219,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         classes: Any = None,
         eval_set: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
     ) -> IncrementalClassifier:
         """Learn new classes, more samples of known classes, or both.
 
@@ -218,6 +234,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 Without it, held-out samples are used if there are any.
             checkpoint: A file that stores the call while it runs. After a stop, the same call
                 resumes from it with identical results. Remove it when the classifier is saved.
+            sample_weight: One weight of 0 or more per sample. Closed-form methods (ridge, slda,
+                ncm) learn a sample of weight 2 exactly like two samples. Methods that train draw
+                as many samples as there are, with probabilities in proportion to the weights.
+            callback: A function that receives the events of the training loop (`StepDone`,
+                `EpochDone` and `TaskDone` of `gradmix.training.loop`), and `PhotosEmbedded`.
 
         Returns:
             The classifier itself.
@@ -239,10 +260,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             (['c'], ['a', 'b', 'c'])
         """
         with _lock_of(self):
-            reader = self._reader()
-            data = reader.read_call(X, y, classes, eval_set)
+            observer = observer_for(self.verbose, callback)
+            reader = self._reader(observer.on_photo)
+            data = reader.read_call(X, y, classes, eval_set, sample_weight)
             kept = None if checkpoint is None else _path(checkpoint, "checkpoint")
-            return self._learn(reader.before, data, Watch(kept))
+            return self._learn(reader.before, data, Watch(kept, on_event=observer.on_event))
 
     def _learn(self, before: Learned | None, data: CallData, watch: Watch) -> IncrementalClassifier:
         seed = self._first_seed(watch) if before is None else before.basis.seed
@@ -451,21 +473,26 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         x, y = learned.exemplars()
         return x.numpy(), np.array(learned.labels.known)[y.numpy()]
 
-    def forget(self, label: Label) -> IncrementalClassifier:
+    def forget(self, label: Label, X: Any = None) -> IncrementalClassifier:
         """Remove a class: its exemplars, its outputs and its name.
 
-        Files saved afterwards contain nothing of the class itself. What the rest of the network
-        learned from it cannot be removed.
+        Files saved afterwards contain nothing of the class itself. What the rest of a trained
+        network learned from it cannot be removed.
+
+        Closed-form methods train no network. `ncm` forgets exactly: it is as if it had never
+        learned the class. `ridge` and `slda` forget exactly if X is given, or if all samples of the
+        class are stored; otherwise they assume that the class varies like all classes on average.
 
         Args:
             label: A known class.
+            X: All samples that the class was learned from, for `ridge` and `slda`.
 
         Returns:
             The classifier itself.
 
         Raises:
             NotFittedError: If nothing has been learned.
-            InputError: If the class is unknown or the only one.
+            InputError: If the class is unknown or the only one, or X are not its samples.
 
         Example:
             >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
@@ -474,7 +501,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             ['a', 'c']
         """
         with _lock_of(self), needing_memory("forget a class", "free some memory"):
-            self._take(self._fitted().forget(label))
+            learned = self._fitted()
+            x = None if X is None else self._reader_of(learned).read(X).x
+            self._take(learned.forget(label, x))
         return self
 
     def _fitted(self) -> Learned:
@@ -517,6 +546,16 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             FileError: If the file cannot be written.
         """
         write_onnx(self._fitted(), _path(path, "path"))
+
+    def _html_repr(self) -> str:
+        """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
+        params = self.get_params(deep=False)
+        changed = {
+            field.name: params[field.name]
+            for field in fields(self)
+            if params[field.name] is not field.default and params[field.name] != field.default
+        }
+        return notebook.table(type(self).__name__, getattr(self, "_learned", None), changed)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learned")

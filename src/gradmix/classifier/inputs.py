@@ -311,5 +311,5 @@ def read_weights(sample_weight: Any, count: int) -> Array | None:
             )
         weights = raw.astype(np.float64)
         if not (np.isfinite(weights).all() and (weights >= 0).all() and 0 < weights.sum() < np.inf):
-            raise InputError("sample_weight must be finite, 0 or more, and not 0 for all samples")
+            raise InputError("sample_weight must be finite and 0 or more, and not zero for all")
         return weights

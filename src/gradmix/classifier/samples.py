@@ -7,11 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gradmix.classifier.defaults import choose_features, is_fine_tuned
 from gradmix.classifier.features import Features, Progress
-from gradmix.classifier.inputs import Array, Inputs, Layout, are_photos, needing_memory, read_inputs
+from gradmix.classifier.inputs import (
+    Array,
+    Inputs,
+    Layout,
+    are_photos,
+    needing_memory,
+    read_inputs,
+    read_weights,
+    reading,
+)
 from gradmix.classifier.labels import read_labels
 from gradmix.classifier.state import Learned, digest
 from gradmix.errors import InputError
@@ -33,6 +43,7 @@ class CallData:
     skipped: tuple[str, ...] = ()  # why files of a folder are not used
     features: Features | None = None  # the backbone that computed x, if there is one
     photos: Tensor | None = None  # what it was computed from, uint8 (N, C, H, W)
+    weights: Array | None = None  # of the samples, (N,), above 0
 
     @property
     def given(self) -> Layout:
@@ -42,7 +53,8 @@ class CallData:
     def digest(self) -> str:
         """Return a digest of samples and labels: equal if and only if nothing differs."""
         x, y = (None, None) if self.evaluation is None else self.evaluation
-        return digest([self.x, self.y.tolist(), x, None if y is None else y.tolist()])
+        parts = [self.x, self.y.tolist(), x, None if y is None else y.tolist()]
+        return digest(parts if self.weights is None else [*parts, self.weights.tolist()])
 
 
 @dataclass(frozen=True)
@@ -67,12 +79,18 @@ class Reader:
         y: Any = None,
         classes: Any = None,
         eval_set: Any = None,
+        sample_weight: Any = None,
         skip: Callable[[str], object] | None = None,
     ) -> CallData:
         """Return the data of a call; `skip` is that of `read_inputs`."""
         with needing_memory("read X", FEWER):
             inputs, features = self._read_to_learn(X, skip)
             labels = self.labels(y, inputs.labels, len(inputs.x))
+            weights = read_weights(sample_weight, len(labels))
+            if weights is not None:  # a sample of weight 0 is as if it were not there
+                rows = np.flatnonzero(weights)
+                inputs = inputs._replace(x=inputs.x[torch.from_numpy(rows)])
+                labels, weights = labels[rows], weights[rows]
             x = self.embed(inputs.x, features)
         announced = None
         if classes is not None:
@@ -81,7 +99,9 @@ class Reader:
                 raise InputError("classes has labels of another kind than y")
         layout = inputs.layout if features is None else features.layout
         photos = None if features is None else inputs.x
-        data = CallData(x, labels, layout, announced, None, inputs.skipped, features, photos)
+        data = CallData(
+            x, labels, layout, announced, None, inputs.skipped, features, photos, weights
+        )
         return data if eval_set is None else replace(data, evaluation=self._test(eval_set, data))
 
     def _read_to_learn(
@@ -91,7 +111,8 @@ class Reader:
         if self.before is not None:
             basis = self.before.basis
             return self._read_like(X, basis.given, basis.features, skip=skip), basis.features
-        before_reading = are_photos(X) or self.params["model"] != "auto"
+        with reading("X"):
+            before_reading = are_photos(X) or self.params["model"] != "auto"
         features = choose_features(self.params, None) if before_reading else None
         given = None if features is None else features.photos
         if is_fine_tuned(self.params):

@@ -31,6 +31,7 @@ from gradmix.criterion import embed
 from gradmix.errors import InputError
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method
+from gradmix.methods.closed_form import ClosedForm
 from gradmix.randomness import RandomStreams
 from gradmix.training.build import pick_device
 from gradmix.training.loop import Position
@@ -106,8 +107,13 @@ class Learned:
             x = decode(self.pictures, self.basis.given.shape[1])
         return Samples(x.cpu(), y.cpu())
 
-    def forget(self, label: Any) -> Learned:
-        """Return the knowledge without a class, its samples and its outputs."""
+    def forget(self, label: Any, x: Tensor | None = None) -> Learned:
+        """Return the knowledge without a class, its samples and its outputs.
+
+        Args:
+            label: The class.
+            x: All samples it was learned from, as the network takes them, if they are known.
+        """
         number = self.labels.find(label)
         label = self.labels.known[number]
         if len(self.labels.known) == 1:
@@ -117,7 +123,13 @@ class Learned:
         if self.pictures is not None:
             left = (other.method.memory.y != number).nonzero().flatten().tolist()
             pictures = tuple(self.pictures[row] for row in left)
-        other.method.forget(number)
+        if isinstance(other.method, ClosedForm):
+            other.method.forget(number, other._sums_of(number, x))
+        elif x is not None:
+            name = type(other.method).__name__
+            raise InputError(f"X is given, but {name} cannot unlearn samples exactly; omit it")
+        else:
+            other.method.forget(number)
         if other.holdout is not None:
             other.holdout.forget(number)
         counts = tuple(count for k, count in enumerate(self.counts) if k != number)
@@ -132,6 +144,18 @@ class Learned:
             finished="",
             pictures=pictures,
         )
+
+    def _sums_of(self, number: int, x: Tensor | None) -> Tensor | None:
+        """Return the network inputs that a closed-form method learned of a class, if known."""
+        memory, holdout = self.method.memory, self.holdout
+        held = torch.empty(0) if holdout is None else holdout.x[holdout.y == number]
+        if x is None:
+            x = memory.x[memory.y == number]
+            if len(x) + len(held) != self.counts[number]:
+                return None
+        else:
+            x = _without(x.to(self.device), held)
+        return self.method.normalise(x).flatten(1)
 
     # --- state ------------------------------------------------------------------------------
 
@@ -270,6 +294,15 @@ def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) 
         method.rebuild(state["structure"])
     method.load_state_dict(state)
     method.streams.load_state_dict(saved["streams"])
+
+
+def _without(x: Tensor, held: Tensor) -> Tensor:
+    """Return samples without the nearest one to each held-out sample, (N, …)."""
+    left = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    for row in held:
+        distance = (x - row).double().flatten(1).square().sum(1)
+        left[distance.masked_fill(~left, torch.inf).argmin()] = False
+    return x[left]
 
 
 def _name(model: Any) -> str | None:

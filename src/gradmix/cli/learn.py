@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from gradmix.classifier import Report
-    from gradmix.training.loop import Event, Training
+    from gradmix.training.loop import Training
 
 DEFAULTS = {"exemplars_per_class": 32, "holdout_per_class": 10, "random_state": 0, "threads": 1}
+NO_EXEMPLARS = {"holdout_per_class": 0}  # with --exemplars 0, unless --holdout is given
 REFRESH_SECONDS = 0.1
-PLAIN_SECONDS = 5.0  # between lines of progress without a terminal
 
 
 def learn(
@@ -50,6 +50,15 @@ def learn(
     network: Annotated[
         str | None,
         typer.Option(help="Network or backbone; see `gradmix list`. Default: auto."),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="File with weights of the network or backbone.")
+    ] = None,
+    finetune: Annotated[
+        str | None, typer.Option(help="Layers of a backbone to train: none, last or all.")
+    ] = None,
+    keep_images: Annotated[
+        bool | None, typer.Option(help="Store photos of the exemplars. Default: yes.")
     ] = None,
     method: Annotated[
         str | None, typer.Option(help="Method; see `gradmix list`. Default: auto.")
@@ -81,6 +90,7 @@ def learn(
     an identical file.
     """
     from gradmix.classifier.learn_folder import learn_into
+    from gradmix.classifier.progress import Observer
     from gradmix.data.image_folders.read import has_own_test
     from gradmix.errors import DataWarning
 
@@ -89,6 +99,9 @@ def learn(
         "holdout_per_class": holdout,
         "image_size": size,
         "model": network,
+        "weights": weights,
+        "finetune": finetune,
+        "keep_images": keep_images,
         "method": method,
         "mix": mix,
         "epochs": epochs,
@@ -101,16 +114,17 @@ def learn(
     if test is None and has_own_test(photos):
         test = photos
     with _stopping(), showing_progress() as progress, warnings.catch_warnings():
+        observer = _Bars(progress) if messages.is_terminal else Observer(remark)
         warnings.simplefilter("ignore", DataWarning)  # the report contains them
         classifier = learn_into(
             model,
             photos,
             test,
             given={name: value for name, value in given.items() if value is not None},
-            defaults=DEFAULTS,
+            defaults={**DEFAULTS, **(NO_EXEMPLARS if exemplars == 0 else {})},
             say=remark,
-            on_event=_follow(progress),
-            on_photo=_follow_photos(progress),
+            on_event=observer.on_event,
+            on_photo=observer.on_photo,
             skip_unreadable=skip_unreadable,
         )
     report = classifier.report_
@@ -130,38 +144,27 @@ def _stopping() -> Iterator[None]:
         raise
 
 
-def _follow(progress: Progress) -> Callable[[Training, Event], None]:
-    """Return an observer that moves the progress bar."""
-    bar = progress.add_task("learning", total=None, status="")
-    shown = 0.0
+class _Bars:
+    """Shows the progress of a call as bars."""
 
-    def observe(training: Training, event: Any) -> None:
-        nonlocal shown
-        if hasattr(event, "step") and time.monotonic() - shown >= REFRESH_SECONDS:
-            shown = time.monotonic()
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._shown = progress, 0.0
+        self._photos = progress.add_task("computing features", total=None, status="", visible=False)
+        self._steps = progress.add_task("learning", total=None, status="")
+
+    def on_photo(self, done: int, total: int) -> None:
+        status = f"{done} of {total} photos"
+        self._progress.update(
+            self._photos, total=total, completed=done, status=status, visible=done < total
+        )
+
+    def on_event(self, training: Training, event: Any) -> None:
+        if hasattr(event, "step") and time.monotonic() - self._shown >= REFRESH_SECONDS:
+            self._shown = time.monotonic()
             stage = training.method.stage
             done = (event.epoch + event.step / event.steps) / stage.epochs
             status = f"{stage.name} epoch {event.epoch + 1}/{stage.epochs}"
-            progress.update(bar, total=1.0, completed=done, status=status)
-
-    return observe
-
-
-def _follow_photos(progress: Progress) -> Callable[[int, int], None]:
-    """Return an observer that shows how many photos have passed the backbone."""
-    bar = progress.add_task("computing features", total=None, status="", visible=False)
-    shown = time.monotonic()
-
-    def observe(done: int, total: int) -> None:
-        nonlocal shown
-        status = f"{done} of {total} photos"
-        progress.update(bar, total=total, completed=done, status=status, visible=done < total)
-        late = time.monotonic() - shown >= PLAIN_SECONDS
-        if late and not messages.is_terminal:
-            shown = time.monotonic()
-            remark(f"computing features: {status}")
-
-    return observe
+            self._progress.update(self._steps, total=1.0, completed=done, status=status)
 
 
 def _show(report: Report, model: str) -> None:

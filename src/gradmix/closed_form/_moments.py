@@ -15,7 +15,7 @@ from torch import Tensor
 from gradmix.errors import FileError, InputError
 from gradmix.files.schema import Schema, TensorOf, validate
 
-SAME_SAMPLES = 1e-5  # relative tolerance: the same features, computed in another batch
+SAME_SAMPLES = 1e-3  # relative tolerance: the same features, computed in another batch, as float16
 FIRST_JITTER = 1e-12  # relative to the mean of the diagonal
 STATE = "the state of the head"  # the name of the file in error messages
 
@@ -24,7 +24,7 @@ class SavedMoments(Schema):
     """The state of `Moments`; see its attributes."""
 
     classes: Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
-    counts: Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
+    counts: Annotated[Tensor, TensorOf(torch.int64, torch.float64, ndim=1, finite=True)]
     sums: Annotated[Tensor, TensorOf(torch.float64, ndim=2, finite=True)]
     gram: Annotated[Tensor, TensorOf(torch.float64, ndim=1, finite=True)]
 
@@ -34,7 +34,7 @@ class Moments:
 
     Attributes:
         classes: The labels in ascending order, (C,).
-        counts: The number of samples of each class, (C,).
+        counts: The number of samples of each class, or the sum of their weights, (C,).
         sums: The sum of the features of each class, (C, M).
         gram: The sum of h hᵀ over all samples, (M, M); (0, 0) without second moments.
 
@@ -52,9 +52,9 @@ class Moments:
         self.gram = torch.zeros(order, order, dtype=torch.float64)
 
     @property
-    def samples(self) -> int:
-        """The number of samples of all classes."""
-        return int(self.counts.sum())
+    def samples(self) -> float:
+        """The number of samples of all classes, or the sum of their weights."""
+        return float(self.counts.sum())
 
     def means(self) -> Tensor:
         """Return the mean of the features of each class, (C, M)."""
@@ -64,16 +64,19 @@ class Moments:
         """Return Σ (h − μ_y)(h − μ_y)ᵀ over all samples, (M, M)."""
         return self.gram - self.sums.T @ self.means()
 
-    def add(self, features: Tensor, labels: Tensor) -> None:
-        """Add samples: features (B, M) in float64, labels (B,) in int64."""
+    def add(self, features: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+        """Add samples: features (B, M) and weights (B,) in float64, labels (B,) in int64."""
+        times = torch.ones_like(labels) if weights is None else weights
+        weighted = features if weights is None else features * weights[:, None]
         classes = torch.cat([self.classes, labels]).unique()  # in ascending order
         old, new = torch.searchsorted(classes, self.classes), torch.searchsorted(classes, labels)
-        counts = torch.zeros_like(classes).index_add(0, old, self.counts)
+        dtype = torch.promote_types(self.counts.dtype, times.dtype)  # int64 without weights
+        counts = torch.zeros(len(classes), dtype=dtype).index_add(0, old, self.counts.to(dtype))
         sums = torch.zeros(len(classes), self.size, dtype=torch.float64)
-        sums = sums.index_add(0, old, self.sums).index_add(0, new, features)
+        sums = sums.index_add(0, old, self.sums).index_add(0, new, weighted)
         if self.second:
-            self.gram = self.gram + features.T @ features
-        self.counts = counts.index_add(0, new, torch.ones_like(labels))
+            self.gram = self.gram + weighted.T @ features
+        self.counts = counts.index_add(0, new, times.to(dtype))
         self.classes, self.sums = classes, sums
 
     def remove(self, label: int, features: Tensor | None = None) -> bool:
@@ -104,11 +107,11 @@ class Moments:
 
     def _check_same_samples(self, place: int, features: Tensor) -> None:
         """Refuse features other than the added ones, by their number and their sum."""
-        label, count = int(self.classes[place]), int(self.counts[place])
+        label, count = int(self.classes[place]), float(self.counts[place])
         if len(features) != count:
             raise InputError(
-                f"embeddings has {len(features)} rows, but class {label} was learned from {count}; "
-                "pass all of them, or None"
+                f"embeddings has {len(features)} rows, but class {label} was learned from "
+                f"{count:g}; pass all of them, or None"
             )
         near = SAME_SAMPLES * features.abs().sum(0)
         if ((features.sum(0) - self.sums[place]).abs() > near).any():
@@ -140,7 +143,7 @@ class Moments:
             found = tuple(getattr(saved, name).shape)
             if found != shape:
                 raise FileError(f"{STATE} is damaged: {name} has shape {found}, not {shape}")
-        if (saved.classes.diff() <= 0).any() or (saved.counts < 1).any():
+        if (saved.classes.diff() <= 0).any() or (saved.counts <= 0).any():
             raise FileError(f"{STATE} is damaged: classes must ascend and counts be positive")
         self.classes, self.counts = saved.classes.clone(), saved.counts.clone()
         self.sums, self.gram = saved.sums.clone(), unpack(saved.gram, order)

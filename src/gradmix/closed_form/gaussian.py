@@ -79,7 +79,7 @@ def shrunk_covariance(moments: Moments, shrinkage: float | None = None) -> Tenso
     return (1 - shrinkage) * covariance + shrinkage * scale * identity
 
 
-def oracle_shrinkage(covariance: Tensor, samples: int) -> float:
+def oracle_shrinkage(covariance: Tensor, samples: float) -> float:
     """Return the oracle approximating shrinkage of Chen et al. 2010, as scikit-learn's OAS.
 
     Args:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -85,12 +86,13 @@ class ClosedFormHead(ABC):
         """Return `features` as a module in float32, for export."""
         return _Normalise() if self.normalise else nn.Identity()
 
-    def update(self, embeddings: Tensor, labels: Tensor) -> None:
+    def update(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Learn samples, of known or new classes.
 
         Args:
             embeddings: The embeddings, (B, d).
             labels: Their labels, (B,), of integers from 0.
+            weights: How often each sample counts, (B,), above 0; None: once.
 
         Raises:
             InputError: If the shapes or values cannot be used; nothing is changed.
@@ -102,7 +104,11 @@ class ClosedFormHead(ABC):
             )
         if (labels < 0).any():
             raise InputError(f"labels has {int(labels.min())}; labels must be 0 or more")
-        self._moments.add(self.features(embeddings), labels.to("cpu", torch.int64))
+        if weights is not None:
+            weights = weights.to("cpu", torch.float64)
+            if weights.shape != labels.shape or not (weights > 0).logical_and(weights < inf).all():
+                raise InputError(f"weights must be {len(labels)} finite numbers above 0")
+        self._moments.add(self.features(embeddings), labels.to("cpu", torch.int64), weights)
         self._linear = None
 
     def forget(self, label: int, embeddings: Tensor | None = None) -> bool:

@@ -127,13 +127,13 @@ class Ridge(ClosedFormHead):
         return Linear(weight, torch.zeros(weight.shape[1], dtype=torch.float64))
 
 
-def best_regulariser(gram: Tensor, sums: Tensor, samples: int) -> float:
+def best_regulariser(gram: Tensor, sums: Tensor, samples: float) -> float:
     """Return the λ of a grid with the least generalised cross-validation error."""
     grid = SEARCH_GRID * gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
     return float(grid[cross_validation_errors(gram, sums, samples, grid).argmin()])
 
 
-def cross_validation_errors(gram: Tensor, sums: Tensor, samples: int, grid: Tensor) -> Tensor:
+def cross_validation_errors(gram: Tensor, sums: Tensor, samples: float, grid: Tensor) -> Tensor:
     """Return the generalised cross-validation error n · RSS / (n − tr A)² for each λ, (L,).
 
     A = H (HᵀH + λI)⁻¹ Hᵀ maps the labels to their fitted values, and RSS is the sum of squared

@@ -53,6 +53,7 @@ class ClosedForm(Method):
                 "needs model='linear', on frozen features"
             )
         self.solver = self.new_solver()
+        self.sample_weights: Tensor | None = None  # of the next task's samples, (N,)
         self._log_temperature, self._calibrated = 0.0, 0  # sum over held-out samples, and number
 
     @abstractmethod
@@ -91,7 +92,8 @@ class ClosedForm(Method):
     def _add(self, index: Tensor) -> None:
         for part in index.split(FEATURE_BATCH):
             if len(part):
-                self.solver.update(self.pool.inputs(part).flatten(1), self.pool.y[part])
+                weights = None if self.sample_weights is None else self.sample_weights[part]
+                self.solver.update(self.pool.inputs(part).flatten(1), self.pool.y[part], weights)
 
     def _calibrate(self, index: Tensor) -> None:
         """Fit the temperature of the scores; the mean over all tasks, weighted by samples."""
@@ -126,10 +128,10 @@ class ClosedForm(Method):
         """Return the closed-form head as a module: network inputs → calibrated scores, (B, C)."""
         return _SolvedHead(self.solver, self.head.out_features, self.temperature)
 
-    def forget(self, label: int) -> None:
+    def forget(self, label: int, embeddings: Tensor | None = None) -> None:
         """Remove a class from the sums as exactly as they allow; see `ClosedFormHead.forget`."""
         super().forget(label)
-        self.solver.forget(label)
+        self.solver.forget(label, embeddings)
         self.solver.shift_labels(label)
 
     def state_dict(self) -> dict[str, Any]:
