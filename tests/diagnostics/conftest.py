@@ -1,5 +1,6 @@
 """Tiny models and samples, and the inner products of their gradients by explicit autograd."""
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -123,3 +124,46 @@ def products(model, whole_network, memory, x, targets, average):
             for sample in zip(x, targets, strict=True)
         ]
     )
+
+
+# --- the functions above as fixtures --------------------------------------------------------
+
+
+@pytest.fixture(scope="session", name="make")
+def _make():
+    return make
+
+
+@pytest.fixture(scope="session", name="samples")
+def _samples():
+    return samples
+
+
+@pytest.fixture(scope="session", name="seeded")
+def _seeded():
+    return seeded
+
+
+@pytest.fixture(scope="session", name="one_hot")
+def _one_hot():
+    return one_hot
+
+
+@pytest.fixture(scope="session", name="products")
+def _products():
+    return products
+
+
+@pytest.fixture(scope="session", name="gradient")
+def _gradient():
+    return gradient
+
+
+@pytest.fixture(scope="session", name="memory_gradient")
+def _memory_gradient():
+    return memory_gradient
+
+
+@pytest.fixture(scope="session", name="last_layer_of")
+def _last_layer_of():
+    return last_layer_of

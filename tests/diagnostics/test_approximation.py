@@ -16,8 +16,6 @@ from gradmix.diagnostics import (
 from gradmix.diagnostics.approximation import ClassPairs, PairScores
 from gradmix.errors import InputError, UnknownNameError
 
-from .conftest import make, samples, seeded
-
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -43,7 +41,9 @@ def fake(monkeypatch):
 
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(["sequential", "residual"]), st.booleans(), st.integers(0, 2**31))
-def test_the_error_is_zero_at_the_ends_and_the_root_mean_square_between(kind, bias, seed):
+def test_the_error_is_zero_at_the_ends_and_the_root_mean_square_between(
+    make, samples, kind, bias, seed
+):
     model = make(kind, bias, seed)
     error = approximation_error(model, *samples(), lambdas=GRID)
     scores = class_pair_scores(model, *samples(), lambdas=GRID)
@@ -73,7 +73,7 @@ def test_the_mean_is_the_area_under_the_curve_whatever_the_order(fake):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_of_a_linear_model_nothing_is_approximated(bias):
+def test_of_a_linear_model_nothing_is_approximated(bias, make, samples):
     """Theorem 2: the approximated gradient is the true one if the model is linear."""
     model = make("linear", bias)
     error = approximation_error(model, *samples())
@@ -82,7 +82,7 @@ def test_of_a_linear_model_nothing_is_approximated(bias):
 
 
 @pytest.mark.parametrize("kind", ["sequential", "residual"])
-def test_at_the_ends_all_agree(kind):
+def test_at_the_ends_all_agree(kind, make, samples):
     model = make(kind, dtype=torch.float32)
     agreement = pair_agreement(model, *samples(torch.float32), lambdas=[0.0, 1.0])
     assert agreement == (1.0, 1.0, 1.0, 1.0)
@@ -123,22 +123,26 @@ def test_all_ratios_are_counted_together(fake):
     assert agreement.recall == 1.0
 
 
-def literal_agreement(model, lambdas):
-    """Precision and recall by sets of (λ, class, class)."""
-    scores = class_pair_scores(model, *samples(), lambdas=lambdas)
-    sets = []
-    for kind in (scores.approximated, scores.true):
-        mixed = set()
-        for lam, table in zip(lambdas, scores.by_class(kind).tolist(), strict=True):
-            for a, row in enumerate(table):
-                mixed |= {(lam, a, b) for b, score in enumerate(row) if score >= 0}
-                mixed.add((lam, a, row.index(max(row))))
-        sets.append(mixed)
-    ours, true = sets
-    return len(ours & true) / len(ours), len(ours & true) / len(true)
+@pytest.fixture(scope="session")
+def literal_agreement(samples):
+    def literal_agreement(model, lambdas):
+        """Precision and recall by sets of (λ, class, class)."""
+        scores = class_pair_scores(model, *samples(), lambdas=lambdas)
+        sets = []
+        for kind in (scores.approximated, scores.true):
+            mixed = set()
+            for lam, table in zip(lambdas, scores.by_class(kind).tolist(), strict=True):
+                for a, row in enumerate(table):
+                    mixed |= {(lam, a, b) for b, score in enumerate(row) if score >= 0}
+                    mixed.add((lam, a, row.index(max(row))))
+            sets.append(mixed)
+        ours, true = sets
+        return len(ours & true) / len(ours), len(ours & true) / len(true)
+
+    return literal_agreement
 
 
-def test_precision_and_recall_are_of_sets_and_may_differ():
+def test_precision_and_recall_are_of_sets_and_may_differ(make, samples, literal_agreement):
     differ = False
     for seed in range(8):
         model = make("sequential", seed=seed)
@@ -149,7 +153,7 @@ def test_precision_and_recall_are_of_sets_and_may_differ():
     assert differ
 
 
-def test_the_same_seed_draws_the_same_and_results_are_plain_numbers():
+def test_the_same_seed_draws_the_same_and_results_are_plain_numbers(make, samples, seeded):
     model = make("sequential")
     options = {"criterion_exemplars": 1, "rows": 3}
     for function in (approximation_error, pair_agreement):
@@ -172,6 +176,6 @@ def test_the_same_seed_draws_the_same_and_results_are_plain_numbers():
         ({"average": "classes"}, UnknownNameError, "did you mean 'class'"),
     ],
 )
-def test_bad_settings_are_refused(function, options, error, message):
+def test_bad_settings_are_refused(function, options, error, message, make, samples):
     with pytest.raises(error, match=message):
         function(make("linear"), *samples(), **options)

@@ -7,26 +7,28 @@ from torch import nn
 from gradmix.diagnostics import detrimental_rate
 from gradmix.errors import InputError
 
-from .conftest import make, one_hot, products, samples, seeded
 
+@pytest.fixture(scope="session")
+def literal_rate(one_hot, products):
+    def literal_rate(model, memory, current, lam, whole_network, average):
+        """Over all ordered pairs of the batch that memory and current data are together."""
+        x, y = (torch.cat(parts) for parts in zip(current, memory, strict=True))
+        own = products(model, whole_network, memory, x, one_hot(y), average)
+        harmful = []
+        for j in range(len(y)):
+            mixed = lam * x + (1 - lam) * x[j]
+            targets = lam * one_hot(y) + (1 - lam) * one_hot(y[j : j + 1])
+            gap = own - products(model, whole_network, memory, mixed, targets, average)
+            harmful.append((gap > 1e-12).double())  # a sample with itself: equal but for rounding
+        return float(torch.stack(harmful).mean())
 
-def literal_rate(model, memory, current, lam, whole_network, average):
-    """Over all ordered pairs of the batch that memory and current data are together."""
-    x, y = (torch.cat(parts) for parts in zip(current, memory, strict=True))
-    own = products(model, whole_network, memory, x, one_hot(y), average)
-    harmful = []
-    for j in range(len(y)):
-        mixed = lam * x + (1 - lam) * x[j]
-        targets = lam * one_hot(y) + (1 - lam) * one_hot(y[j : j + 1])
-        gap = own - products(model, whole_network, memory, mixed, targets, average)
-        harmful.append((gap > 1e-12).double())  # a sample with itself: equal but for rounding
-    return float(torch.stack(harmful).mean())
+    return literal_rate
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.4])
 @pytest.mark.parametrize("whole_network", [True, False])
 @pytest.mark.parametrize(("kind", "average"), [("sequential", "class"), ("residual", "sample")])
-def test_it_is_theorem_1(kind, average, whole_network, lam):
+def test_it_is_theorem_1(kind, average, whole_network, lam, make, samples, seeded, literal_rate):
     """11 samples make 121 pairs, each equally likely in a shuffled batch."""
     model, (memory, current) = make(kind), samples()
     expected = literal_rate(model, memory, current, lam, whole_network, average)
@@ -45,7 +47,7 @@ def test_it_is_theorem_1(kind, average, whole_network, lam):
 
 
 @pytest.mark.parametrize(("lam", "share"), [(0.25, 0.5), (0.75, 1.0)])
-def test_by_hand(lam, share):
+def test_by_hand(lam, share, seeded):
     """A model that knows nothing, one remembered sample, and a new one of input 0.
 
     All softmaxes are (½, ½), so ⟨ḡ, g⟩ is ½ for the old sample and 0 for the new. For the old mixed
@@ -71,13 +73,13 @@ def test_by_hand(lam, share):
 
 
 @pytest.mark.parametrize("whole_network", [True, False])
-def test_unmixed_nothing_is_worse(whole_network):
+def test_unmixed_nothing_is_worse(whole_network, make, samples, seeded):
     model, (memory, current) = make("residual"), samples()
     options = {"whole_network": whole_network, "generator": seeded()}
     assert detrimental_rate(model, memory, current, lam=1.0, **options) == 0.0
 
 
-def test_of_a_model_that_is_its_last_layer_both_are_the_same():
+def test_of_a_model_that_is_its_last_layer_both_are_the_same(make, samples, seeded):
     model, (memory, current) = make("linear"), samples()
     one, other = (
         detrimental_rate(model, memory, current, whole_network=whole, generator=seeded(4))
@@ -86,7 +88,7 @@ def test_of_a_model_that_is_its_last_layer_both_are_the_same():
     assert one == other
 
 
-def test_batches_are_of_the_sizes_asked_for_or_of_all_there_is():
+def test_batches_are_of_the_sizes_asked_for_or_of_all_there_is(make, samples, seeded):
     sizes = []
     model, (memory, current) = make("sequential"), samples()
     options = {"whole_network": False, "batches": 2, "batch_size": 4, "generator": seeded()}
@@ -99,7 +101,7 @@ def test_batches_are_of_the_sizes_asked_for_or_of_all_there_is():
     hook.remove()
 
 
-def test_ratios_are_drawn_from_beta():
+def test_ratios_are_drawn_from_beta(seeded):
     """Inputs that are 0 in memory and 1 in the current data show λ."""
     seen = []
     model = nn.Linear(1, 2)
@@ -126,7 +128,7 @@ def test_ratios_are_drawn_from_beta():
     hook.remove()
 
 
-def test_same_seed_same_rate_and_the_global_seed_without_a_generator():
+def test_same_seed_same_rate_and_the_global_seed_without_a_generator(make, samples, seeded):
     model, (memory, current) = make("sequential"), samples()
     rates = [
         detrimental_rate(model, memory, current, batches=1, generator=seeded(seed))
@@ -153,6 +155,6 @@ def test_same_seed_same_rate_and_the_global_seed_without_a_generator():
         ({"replay_batch_size": -1}, "replay_batch_size is -1"),
     ],
 )
-def test_bad_settings_are_refused(settings, message):
+def test_bad_settings_are_refused(settings, message, make, samples):
     with pytest.raises(InputError, match=message):
         detrimental_rate(make("linear"), *samples(), **settings)

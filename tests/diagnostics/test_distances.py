@@ -10,33 +10,39 @@ from torch.nn import functional as F
 from gradmix.diagnostics import class_distances, distances
 from gradmix.errors import InputError
 
-from .conftest import gradient, make, one_hot, samples
+
+@pytest.fixture(scope="session")
+def everyone(samples):
+    def everyone():
+        memory, current = samples()
+        return tuple(torch.cat(parts) for parts in zip(current, memory, strict=True))
+
+    return everyone
 
 
-def everyone():
-    memory, current = samples()
-    return tuple(torch.cat(parts) for parts in zip(current, memory, strict=True))
+@pytest.fixture(scope="session")
+def literal(one_hot, gradient):
+    def literal(model, x, y):
+        gradients = [gradient(model, False, *s) for s in zip(x, one_hot(y), strict=True)]
+        within, between = [], []
+        for i, one in enumerate(gradients):
+            for j, other in enumerate(gradients):
+                if i != j:
+                    distance = 1 - float(F.cosine_similarity(one, other, dim=0))
+                    (within if y[i] == y[j] else between).append(distance)
+        return sum(within) / len(within), sum(between) / len(between)
 
-
-def literal(model, x, y):
-    gradients = [gradient(model, False, *s) for s in zip(x, one_hot(y), strict=True)]
-    within, between = [], []
-    for i, one in enumerate(gradients):
-        for j, other in enumerate(gradients):
-            if i != j:
-                distance = 1 - float(F.cosine_similarity(one, other, dim=0))
-                (within if y[i] == y[j] else between).append(distance)
-    return sum(within) / len(within), sum(between) / len(between)
+    return literal
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(["sequential", "residual"]), st.booleans(), st.integers(0, 2**31))
-def test_they_are_those_of_explicit_gradients(kind, bias, seed):
+def test_they_are_those_of_explicit_gradients(make, everyone, literal, kind, bias, seed):
     model, (x, y) = make(kind, bias, seed), everyone()
     assert class_distances(model, (x, y)) == pytest.approx(literal(model, x, y), abs=1e-5)
 
 
-def test_blocks_make_no_difference(monkeypatch):
+def test_blocks_make_no_difference(monkeypatch, make, everyone):
     model, given_samples = make("sequential"), everyone()
     whole = class_distances(model, given_samples)
     monkeypatch.setattr(distances, "BLOCK", 4)
@@ -74,7 +80,7 @@ def test_embeddings_of_zeros_have_no_direction_without_bias():
     assert class_distances(model, (x, torch.tensor([0, 0, 1]))) == pytest.approx((1.0, 1.5))
 
 
-def test_classes_with_one_sample_count_between():
+def test_classes_with_one_sample_count_between(make, everyone, literal):
     model, (x, y) = make("sequential"), everyone()
     chosen = torch.tensor([0, 2, 9, 10])  # labels 2, 2, 1, 3
     assert class_distances(model, (x[chosen], y[chosen])) == pytest.approx(
@@ -83,7 +89,7 @@ def test_classes_with_one_sample_count_between():
 
 
 @pytest.mark.parametrize("rows", [[0, 2], [0, 1], [0]])
-def test_too_few_classes_or_samples_are_refused(rows):
+def test_too_few_classes_or_samples_are_refused(rows, make, everyone):
     x, y = everyone()
     with pytest.raises(InputError, match="need two classes and two samples of one"):
         class_distances(make("linear"), (x[rows], y[rows]))

@@ -12,32 +12,29 @@ from gradmix.errors import InputError
 from gradmix.models import ViT
 from gradmix.types import Samples
 
-from .conftest import (
-    NEW_Y,
-    OLD_Y,
-    OUTPUTS,
-    Residual,
-    last_layer_of,
-    make,
-    one_hot,
-    products,
-    samples,
-    seeded,
-)
+OUTPUTS = 6
+OLD_Y = torch.tensor([0, 0, 0, 1, 3])  # the labels of `samples`
+NEW_Y = torch.tensor([2, 5, 2, 5, 2, 2])
 
 
-def soft(lam):
-    """Samples mixed with each other, and their soft targets."""
-    memory, current = samples()
-    x, y = (torch.cat(parts) for parts in zip(memory, current, strict=True))
-    partners = torch.randperm(len(y), generator=seeded())
-    return torch.lerp(x[partners], x, lam), torch.lerp(one_hot(y)[partners], one_hot(y), lam)
+@pytest.fixture(scope="session")
+def soft(samples, seeded, one_hot):
+    def soft(lam):
+        """Samples mixed with each other, and their soft targets."""
+        memory, current = samples()
+        x, y = (torch.cat(parts) for parts in zip(memory, current, strict=True))
+        partners = torch.randperm(len(y), generator=seeded())
+        return torch.lerp(x[partners], x, lam), torch.lerp(one_hot(y)[partners], one_hot(y), lam)
+
+    return soft
 
 
 @pytest.mark.parametrize("average", ["sample", "class"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", ["sequential", "residual", "linear"])
-def test_the_whole_network_is_what_autograd_says(kind, bias, average, monkeypatch):
+def test_the_whole_network_is_what_autograd_says(
+    kind, bias, average, monkeypatch, make, samples, products, soft
+):
     monkeypatch.setattr(inner_products, "BATCH", 3)  # several parts
     model, (memory, _) = make(kind, bias), samples()
     x, targets = soft(0.3)
@@ -54,7 +51,9 @@ def test_the_whole_network_is_what_autograd_says(kind, bias, average, monkeypatc
     st.floats(0, 1),
     st.integers(0, 2**31),
 )
-def test_both_are_what_autograd_says_at_any_ratio(kind, bias, lam, seed):
+def test_both_are_what_autograd_says_at_any_ratio(
+    make, samples, products, last_layer_of, soft, kind, bias, lam, seed
+):
     model, (memory, _) = make(kind, bias, seed), samples()
     x, targets = soft(lam)
     whole = WholeNetwork(model, Samples(*memory), "class", OUTPUTS)
@@ -67,7 +66,7 @@ def test_both_are_what_autograd_says_at_any_ratio(kind, bias, lam, seed):
         )
 
 
-def test_one_exemplar_is_enough():
+def test_one_exemplar_is_enough(make, samples, one_hot, products):
     model, (memory, current) = make("sequential"), samples()
     one = (memory[0][:1], memory[1][:1])
     x, targets = current[0], one_hot(NEW_Y)
@@ -77,7 +76,7 @@ def test_one_exemplar_is_enough():
 
 
 @pytest.mark.parametrize("kind", ["ViT", "nn.TransformerEncoderLayer"])
-def test_attention_has_its_derivative(kind):
+def test_attention_has_its_derivative(kind, samples, one_hot, products):
     """The fast forms of attention have none in forward mode; plain ones stand in, for a while."""
 
     class Attending(nn.Module):
@@ -102,7 +101,7 @@ def test_attention_has_its_derivative(kind):
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_it_works_where_gradients_are_off():
+def test_it_works_where_gradients_are_off(make, samples, one_hot):
     model, (memory, current) = make("residual"), samples()
     expected = WholeNetwork(model, Samples(*memory), "sample", OUTPUTS)(current[0], one_hot(NEW_Y))
     with torch.no_grad():
@@ -110,13 +109,13 @@ def test_it_works_where_gradients_are_off():
     assert torch.equal(ours, expected)
 
 
-def test_a_model_without_anything_to_train_is_refused():
+def test_a_model_without_anything_to_train_is_refused(make, samples):
     model = make("linear").requires_grad_(False)
     with pytest.raises(InputError, match="no parameter that requires a gradient"):
         WholeNetwork(model, Samples(*samples()[0]), "sample", OUTPUTS)
 
 
-def test_an_operation_without_forward_mode_is_named():
+def test_an_operation_without_forward_mode_is_named(samples, one_hot, gradient, make):
     class Opaque(torch.autograd.Function):
         @staticmethod
         def forward(x):
@@ -130,7 +129,7 @@ def test_an_operation_without_forward_mode_is_named():
         def backward(ctx, gradient):
             return gradient
 
-    class Model(Residual):
+    class Model(type(make("residual"))):
         def forward(self, x):
             return Opaque.apply(super().forward(x))
 
@@ -139,7 +138,7 @@ def test_an_operation_without_forward_mode_is_named():
         whole(samples()[0][0], one_hot(OLD_Y))
 
 
-def test_outputs_of_another_shape_are_refused():
+def test_outputs_of_another_shape_are_refused(make, samples):
     model = nn.Sequential(make("linear"), nn.Flatten(0))
     with pytest.raises(InputError, match=r"outputs of shape \(30,\) for 5 samples"):
         WholeNetwork(model, Samples(*samples()[0]), "sample", OUTPUTS)

@@ -18,8 +18,6 @@ from gradmix.diagnostics import (
 )
 from gradmix.errors import InputError, UnknownNameError
 
-from .conftest import NEW_Y, OLD_Y, make, samples, seeded
-
 
 def global_state():
     """The states of all global generators, in a form that can be compared."""
@@ -30,7 +28,8 @@ def global_state():
     )
 
 
-(OLD, _), (NEW, _) = samples(torch.float32)
+OLD_Y, NEW_Y = torch.tensor([0, 0, 0, 1, 3]), torch.tensor([2, 5, 2, 5, 2, 2])
+OLD, NEW = torch.randn(11, 1, 5, 5, generator=torch.Generator().manual_seed(1)).split([5, 6])
 CALLS = {
     "whole network": detrimental_rate,
     "last layer": lambda *args, **options: detrimental_rate(*args, whole_network=False, **options),
@@ -49,7 +48,7 @@ def distances(model, memory, current, **options):
 
 @pytest.mark.parametrize("kind", ["sequential", "residual"])
 @pytest.mark.parametrize("name", [*CALLS, "distances"])
-def test_nothing_is_left_behind(name, kind):
+def test_nothing_is_left_behind(name, kind, make, seeded):
     """Modes, statistics, gradients, hooks, samples and the global generators stay."""
     model = make(kind, dtype=torch.float32)
     [*model.children()][1].eval()  # frozen in evaluation mode by its owner
@@ -77,13 +76,13 @@ def test_nothing_is_left_behind(name, kind):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_one_exemplar_and_one_new_sample_are_enough(name):
+def test_one_exemplar_and_one_new_sample_are_enough(name, make, seeded):
     model = make("sequential", bias=False, dtype=torch.float32)
     CALLS[name](model, (OLD[:1], OLD_Y[:1]), (NEW[:1], NEW_Y[:1]), generator=seeded())
 
 
 @pytest.mark.parametrize("name", [*CALLS, "distances"])
-def test_a_given_head_is_used_where_the_last_linear_is_another(name):
+def test_a_given_head_is_used_where_the_last_linear_is_another(name, seeded):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -118,7 +117,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("argument", ["memory", "current"])
 @pytest.mark.parametrize("name", CALLS)
-def test_bad_samples_are_refused_by_name(name, argument, case):
+def test_bad_samples_are_refused_by_name(name, argument, case, make):
     bad, message = BAD[case]
     good = {"memory": (OLD, OLD_Y), "current": (NEW, NEW_Y)}
     with pytest.raises(InputError, match=f"^{argument} {message}"):
@@ -126,21 +125,21 @@ def test_bad_samples_are_refused_by_name(name, argument, case):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_samples_have_no_distances(case):
+def test_bad_samples_have_no_distances(case, make):
     bad, message = BAD[case]
     with pytest.raises(InputError, match=f"^samples {message}"):
         class_distances(make("linear", dtype=torch.float32), bad)
 
 
 @pytest.mark.parametrize("other", [NEW.double(), NEW[:, :, :4]])
-def test_memory_and_current_data_have_one_form(other):
+def test_memory_and_current_data_have_one_form(other, make):
     message = r"memory inputs are torch.float32 of shape \(5, 1, 5, 5\), current's are "
     with pytest.raises(InputError, match=message):
         detrimental_rate(make("linear", dtype=torch.float32), (OLD, OLD_Y), (other, NEW_Y))
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_unknown_average_is_refused(name):
+def test_an_unknown_average_is_refused(name, make):
     with pytest.raises(UnknownNameError, match="unknown average 'clas': did you mean 'class'"):
         CALLS[name](make("linear"), (OLD, OLD_Y), (NEW, NEW_Y), average="clas")
 

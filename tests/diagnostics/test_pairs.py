@@ -8,33 +8,32 @@ from gradmix.criterion.reference import reference_pair_table
 from gradmix.diagnostics import approximation, class_pair_scores
 from gradmix.settings import CriterionSettings
 
-from .conftest import (
-    OUTPUTS,
-    gradient,
-    last_layer_of,
-    make,
-    memory_gradient,
-    one_hot,
-    samples,
-    seeded,
-)
-
 LAMBDAS = (0.0, 0.3, 0.5, 1.0)
 
 
-def everyone():
-    memory, current = samples()
-    return tuple(torch.cat(parts) for parts in zip(current, memory, strict=True))
+@pytest.fixture(scope="session")
+def everyone(samples):
+    def everyone():
+        memory, current = samples()
+        return tuple(torch.cat(parts) for parts in zip(current, memory, strict=True))
+
+    return everyone
 
 
-def scores_of(model, **settings):
-    memory, current = samples()
-    return class_pair_scores(model, memory, current, lambdas=LAMBDAS, **settings)
+@pytest.fixture(scope="session")
+def scores_of(samples):
+    def scores_of(model, **settings):
+        memory, current = samples()
+        return class_pair_scores(model, memory, current, lambdas=LAMBDAS, **settings)
+
+    return scores_of
 
 
 @pytest.mark.parametrize("average", ["sample", "class"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_approximated_ones_are_those_of_algorithm_1(bias, average):
+def test_approximated_ones_are_those_of_algorithm_1(
+    bias, average, make, last_layer_of, everyone, scores_of
+):
     model = make("sequential", bias)
     head, (x, y) = last_layer_of(model), everyone()
     exemplars = embed(model, head, x, y)
@@ -49,7 +48,9 @@ def test_approximated_ones_are_those_of_algorithm_1(bias, average):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_true_ones_are_those_of_the_mixed_input(bias, monkeypatch):
+def test_true_ones_are_those_of_the_mixed_input(
+    bias, monkeypatch, make, samples, one_hot, gradient, memory_gradient, everyone, scores_of
+):
     monkeypatch.setattr(approximation, "BLOCK", 7)  # several blocks
     model, (memory, _) = make("residual", bias), samples()
     x, y = everyone()
@@ -72,14 +73,14 @@ def test_true_ones_are_those_of_the_mixed_input(bias, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["sequential", "residual"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_at_the_ends_both_are_the_same_to_the_bit(kind, dtype):
+def test_at_the_ends_both_are_the_same_to_the_bit(kind, dtype, make, samples):
     model = make(kind, dtype=dtype)
     scores = class_pair_scores(model, *samples(dtype), lambdas=[0.0, 1.0, 0.5])
     assert torch.equal(scores.approximated[:2], scores.true[:2])
     assert not torch.allclose(scores.approximated[2], scores.true[2], atol=1e-3)
 
 
-def test_some_rows_are_rows_of_the_whole():
+def test_some_rows_are_rows_of_the_whole(make, seeded, scores_of):
     model = make("sequential")
     every = scores_of(model)
     seen = set()
@@ -94,7 +95,9 @@ def test_some_rows_are_rows_of_the_whole():
     assert seen == set(range(5))
 
 
-def test_few_exemplars_are_drawn_of_every_class_and_the_whole_memory_is_protected():
+def test_few_exemplars_are_drawn_of_every_class_and_the_whole_memory_is_protected(
+    make, seeded, scores_of
+):
     model, rows = make("sequential"), []
     hook = model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     scores = scores_of(model, criterion_exemplars=2, generator=seeded())
@@ -105,7 +108,6 @@ def test_few_exemplars_are_drawn_of_every_class_and_the_whole_memory_is_protecte
     ]
 
 
-def test_more_outputs_than_classes_do_no_harm():
+def test_more_outputs_than_classes_do_no_harm(make, scores_of):
     scores = scores_of(make("linear"))
     assert scores.pairs.classes.tolist() == [0, 1, 2, 3, 5]
-    assert OUTPUTS == 6

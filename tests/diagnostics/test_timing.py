@@ -6,10 +6,8 @@ import torch
 from gradmix.diagnostics import criterion_seconds
 from gradmix.errors import InputError, UnknownNameError
 
-from .conftest import make, samples, seeded
 
-
-def test_a_time_for_every_number_of_classes():
+def test_a_time_for_every_number_of_classes(make, samples):
     seconds = criterion_seconds(make("sequential"), *samples(), old_classes=[1, 2, 3], repeats=2)
     assert list(seconds) == [3, 4, 5]
     assert all(value > 0 for value in seconds.values())
@@ -17,7 +15,7 @@ def test_a_time_for_every_number_of_classes():
 
 
 @pytest.mark.parametrize("pairing", ["one-to-one", "all-pairs"])
-def test_a_refresh_passes_the_memory_and_some_current_samples(pairing):
+def test_a_refresh_passes_the_memory_and_some_current_samples(pairing, make, samples, seeded):
     model, seen = make("sequential"), []
     hook = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     (x_old, _), current = samples()
@@ -48,6 +46,6 @@ def test_a_refresh_passes_the_memory_and_some_current_samples(pairing):
         ({"pairing": "all-pair"}, UnknownNameError, "did you mean 'all-pairs'"),
     ],
 )
-def test_bad_settings_are_refused(options, error, message):
+def test_bad_settings_are_refused(options, error, message, make, samples):
     with pytest.raises(error, match=message):
         criterion_seconds(make("linear"), *samples(), **options)

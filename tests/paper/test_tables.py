@@ -12,21 +12,27 @@ from gradmix.paper.tables import FilledTable, fill_tables, printable
 from gradmix.runs.statistics import summarize
 from gradmix.runs.tables import Cell, Table
 
-from ..conftest import example_result as example
-
 ACCURACIES = {("none", 0): 0.9, ("none", 1): 0.92, ("gradmix+", 0): 0.95, ("mixup", 0): 0.8}
 
 
-def find(config):
-    """A result for some of the runs."""
-    value = ACCURACIES.get((config.mix, config.seed))
-    if value is None or config.transforms or config.exemplars_per_class == 64:
-        return None
-    return replace(example(value), config=config.to_json())
+@pytest.fixture(scope="session")
+def find(example):
+    def find(config):
+        """A result for some of the runs."""
+        value = ACCURACIES.get((config.mix, config.seed))
+        if value is None or config.transforms or config.exemplars_per_class == 64:
+            return None
+        return replace(example(value), config=config.to_json())
+
+    return find
 
 
-def main_er(scale="full"):
-    return fill_one("main-er", ["mnist", "digits"], [0, 1], find, scale)
+@pytest.fixture(scope="session")
+def main_er(find):
+    def main_er(scale="full"):
+        return fill_one("main-er", ["mnist", "digits"], [0, 1], find, scale)
+
+    return main_er
 
 
 def fill_one(name, data, seeds, find, scale="full"):
@@ -38,7 +44,7 @@ def labels(filled):
     return tuple(label for (label,), _ in filled.table.rows)
 
 
-def test_ours_theirs_and_the_difference():
+def test_ours_theirs_and_the_difference(main_er):
     filled = main_er()
     assert labels(filled) == ("ER", "ER + Mixup", "ER + gradmix+")
     plain, unknown = filled.table.rows[0][1]
@@ -54,17 +60,17 @@ def test_ours_theirs_and_the_difference():
     assert "over seeds (their number in brackets)" in table.caption
 
 
-def test_data_sets_have_their_display_names():
+def test_data_sets_have_their_display_names(find, main_er):
     assert main_er().table.groups == ("MNIST", "Digits")
     tables = fill_tables(find_reproduction("forgetting"), ["mnist"], [0, 1], find)
     assert {filled.table.title.partition(": ")[0] for filled in tables} == {"MNIST"}
 
 
-def test_gradmix_plus_is_compared_with_the_papers_gradmix():
+def test_gradmix_plus_is_compared_with_the_papers_gradmix(main_er):
     assert main_er().table.rows[2][1][0].reference.mean == 0.918
 
 
-def test_the_paper_may_have_a_number_in_another_table():
+def test_the_paper_may_have_a_number_in_another_table(example):
     def find_mir(config):
         return replace(example(0.5), config=config.to_json()) if config.mix == "none" else None
 
@@ -74,7 +80,7 @@ def test_the_paper_may_have_a_number_in_another_table():
     assert cells["MEMO"][0].reference is None
 
 
-def test_the_best_row_is_chosen_among_rows_with_the_same_setting():
+def test_the_best_row_is_chosen_among_rows_with_the_same_setting(example, find):
     def find_sizes(config):
         more = config.exemplars_per_class == 64 and config.mix == "none" and not config.transforms
         return find(config) or (replace(example(0.99), config=config.to_json()) if more else None)
@@ -85,12 +91,12 @@ def test_the_best_row_is_chosen_among_rows_with_the_same_setting():
     assert bold == {"ER + gradmix+, N=16", "ER, N=64"}
 
 
-def test_without_results_there_is_no_table():
+def test_without_results_there_is_no_table(find):
     for name in ("main-er", "forgetting", "heatmap"):
         assert fill_tables(find_reproduction(name), ["mnist"], [7], find) == []
 
 
-def test_controls_of_gradient_mixes_are_found_and_compared():
+def test_controls_of_gradient_mixes_are_found_and_compared(example, find):
     def find_control(config):
         balanced = config.mix == "class-balanced:linear:remix"
         return replace(example(0.9), config=config.to_json()) if balanced else find(config)
@@ -158,7 +164,7 @@ def test_a_page_has_tables_and_pictures(tmp_path):
     assert "small" not in text
 
 
-def test_a_small_scale_is_said_everywhere(tmp_path):
+def test_a_small_scale_is_said_everywhere(tmp_path, main_er):
     page, _ = write_page(find_reproduction("main-er"), [main_er("small")], tmp_path, "small")
     text = page.read_text(encoding="utf-8")
     assert page.name == "main-er-small.md"

@@ -25,21 +25,27 @@ from gradmix.runs.groups import (
 )
 from gradmix.runs.statistics import paired_difference, summarize
 
-from ..conftest import example_result as example
-
 NONE = {0: 0.80, 1: 0.82, 2: 0.84}
 MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}  # 0.05, 0.07 and 0.03 more
 
 
-def runs(values, **config):
-    return [example(value, seed=seed, **config) for seed, value in values.items()]
+@pytest.fixture(scope="session")
+def runs(example):
+    def runs(values, **config):
+        return [example(value, seed=seed, **config) for seed, value in values.items()]
+
+    return runs
 
 
-def two_mixes(**config):
-    return runs(NONE, mix="none", **config) + runs(MIXUP, mix="mixup", **config)
+@pytest.fixture(scope="session")
+def two_mixes(runs):
+    def two_mixes(**config):
+        return runs(NONE, mix="none", **config) + runs(MIXUP, mix="mixup", **config)
+
+    return two_mixes
 
 
-def test_groups_are_over_seeds_in_order():
+def test_groups_are_over_seeds_in_order(two_mixes):
     results = two_mixes()
     one, two = group_results(results[::-1])
     assert (one.key, one.seeds) == ({"data": "digits", "method": "er", "mix": "mixup"}, [0, 1, 2])
@@ -47,7 +53,7 @@ def test_groups_are_over_seeds_in_order():
     assert two.label == "digits er none"
 
 
-def test_what_else_differs_within_a_group_makes_groups_of_its_own():
+def test_what_else_differs_within_a_group_makes_groups_of_its_own(two_mixes):
     results = two_mixes(exemplars_per_class=4) + two_mixes(exemplars_per_class=8)
     groups = group_results(results)
     assert len(groups) == 4
@@ -55,7 +61,7 @@ def test_what_else_differs_within_a_group_makes_groups_of_its_own():
     assert differing(results, ("data",)) == ("mix", "exemplars_per_class")
 
 
-def test_what_differs_between_mixes_without_being_theirs_is_shown_and_not_compared():
+def test_what_differs_between_mixes_without_being_theirs_is_shown_and_not_compared(runs):
     results = runs(NONE, mix="none", epochs=1) + runs(MIXUP, mix="mixup", epochs=6)
     one, two = group_results(results)
     assert (one.label, two.label) == ("digits er none epochs=1", "digits er mixup epochs=6")
@@ -63,12 +69,12 @@ def test_what_differs_between_mixes_without_being_theirs_is_shown_and_not_compar
     assert find_base(two, [one, two], "none") is None
 
 
-def test_what_differs_between_data_sets_only_does_not():
+def test_what_differs_between_data_sets_only_does_not(runs):
     groups = group_results(runs(NONE, mix="none") + runs(NONE, mix="none", data="mnist"))
     assert [set(group.key) for group in groups] == [{"data", "method", "mix"}] * 2
 
 
-def test_a_grouping_of_ones_own_must_not_have_a_seed_twice():
+def test_a_grouping_of_ones_own_must_not_have_a_seed_twice(two_mixes):
     results = two_mixes()
     with pytest.raises(
         ResultError, match=r"digits has a seed more than once: its runs differ in mix"
@@ -79,7 +85,7 @@ def test_a_grouping_of_ones_own_must_not_have_a_seed_twice():
         group_results(results, by=["mixx"])
 
 
-def test_settings_younger_than_a_result_have_their_defaults():
+def test_settings_younger_than_a_result_have_their_defaults(example):
     new = example(seed=0)
     config = {name: value for name, value in new.config.items() if name != "analyses"}
     old = replace(example(), config={**config, "seed": 1})
@@ -87,7 +93,7 @@ def test_settings_younger_than_a_result_have_their_defaults():
     assert group.seeds == [0, 1]
 
 
-def test_selection():
+def test_selection(two_mixes):
     results = two_mixes() + two_mixes(increments=(5, 5))
     assert len(select(results, {"mix": ["mixup"], "seed": [0, 2]})) == 4
     assert len(select(results, {"increments": [[5, 5]]})) == 6
@@ -96,7 +102,7 @@ def test_selection():
         select(results, {"epoch": [1]})
 
 
-def test_order_is_plain_replay_first_and_numbers_by_size():
+def test_order_is_plain_replay_first_and_numbers_by_size(example):
     results = [
         example(mix=mix, exemplars_per_class=number)
         for mix in ("gradient:cutmix:remix", "gradmix+", "mixup", "none")
@@ -112,7 +118,7 @@ def test_mean_and_standard_deviation_of_a_sample():
     assert summarize([0.5]) == (0.5, None, 1)
 
 
-def test_the_paired_difference_over_common_seeds():
+def test_the_paired_difference_over_common_seeds(runs):
     base, group = group_results(runs({**NONE, 7: 0.1}, mix="none") + runs(MIXUP, mix="mixup"))
     found = compare_groups(group, base)
     assert found.seeds == (0, 1, 2)
@@ -146,14 +152,14 @@ def test_p_value_and_interval_agree_with_scipy(base, shift):
         ({0: 0.9, 1: 0.92}, 0.1, "the same difference for every seed"),
     ],
 )
-def test_where_there_is_no_p_value_it_is_said_why(values, difference, note):
+def test_where_there_is_no_p_value_it_is_said_why(values, difference, note, runs):
     base, group = group_results(runs(NONE, mix="none") + runs(values, mix="mixup"))
     found = compare_groups(group, base)
     assert found.mean == (None if difference is None else pytest.approx(difference))
     assert (found.p_value, found.note) == (None, note)
 
 
-def test_the_base_has_all_but_the_mix_in_common():
+def test_the_base_has_all_but_the_mix_in_common(two_mixes):
     results = two_mixes() + two_mixes(method="mir")
     none, mixup, mir_none, mir_mixup = groups = group_results(results)
     assert find_base(mixup, groups, "none") is none
@@ -163,7 +169,7 @@ def test_the_base_has_all_but_the_mix_in_common():
         find_base(group_results(results[:3], by=["data"])[0], groups, "none")
 
 
-def test_a_base_without_the_settings_of_a_mix_serves_all_of_them():
+def test_a_base_without_the_settings_of_a_mix_serves_all_of_them(runs):
     results = runs(NONE, mix="none") + [
         result for alpha in (0.4, 2.0) for result in runs(MIXUP, mix="mixup", alpha=alpha)
     ]
@@ -175,7 +181,7 @@ def test_a_base_without_the_settings_of_a_mix_serves_all_of_them():
     assert find_base(strong, groups, "mixup") is strong
 
 
-def test_the_best_is_among_mixes_of_the_same_data_method_and_settings():
+def test_the_best_is_among_mixes_of_the_same_data_method_and_settings(runs, two_mixes):
     results = two_mixes() + runs(NONE, method="mir", mix="none")
     none, mixup, _ = groups = group_results(results)
     accuracy = "average_accuracy"
@@ -194,7 +200,7 @@ BALANCED = {"mix": "class-balanced:linear:remix", "tau": 0.75, "alpha": 1.0}
 PLUS = {"mix": "gradmix+", "tau": 0.75}
 
 
-def test_a_control_has_the_same_labels_alpha_and_tau_but_no_gradient_partners():
+def test_a_control_has_the_same_labels_alpha_and_tau_but_no_gradient_partners(example):
     def config(**settings):
         return example(**settings).config
 
@@ -210,7 +216,7 @@ def test_a_control_has_the_same_labels_alpha_and_tau_but_no_gradient_partners():
     assert not is_control(ours, config(**SHUFFLED))
 
 
-def test_what_gradients_add_is_the_difference_to_the_best_control():
+def test_what_gradients_add_is_the_difference_to_the_best_control(runs):
     results = runs(GRADMIX, **PLUS) + runs(NONE, **SHUFFLED) + runs(MIXUP, **BALANCED)
     plus, _, balanced = groups = group_results(results)
     assert best_control(plus, groups) is balanced
@@ -229,7 +235,7 @@ def foreign(result, **config):
     return replace(result, config={**result.config, **config})
 
 
-def test_removed_settings_at_their_default_do_not_split_groups():
+def test_removed_settings_at_their_default_do_not_split_groups(example):
     old = foreign(example(seed=1), level="class", rolling=1)
     bare = {k: v for k, v in example().config.items() if k not in ("level", "rolling")}
     (group,) = group_results([old, replace(example(), config=bare)])
@@ -240,7 +246,7 @@ def test_removed_settings_at_their_default_do_not_split_groups():
         assert labels == {"digits er gradmix+ level=–", "digits er gradmix+ level=sample"}
 
 
-def test_unknown_mixes_and_methods_are_groups_like_any_other():
+def test_unknown_mixes_and_methods_are_groups_like_any_other(runs, two_mixes):
     results = [
         *two_mixes(),
         *(foreign(r, mix="gradient-refined:linear:remix") for r in runs(MIXUP)),
@@ -255,7 +261,7 @@ def test_unknown_mixes_and_methods_are_groups_like_any_other():
     assert gradients_add(groups[2], groups).note == "no control"
 
 
-def test_results_from_different_processors_are_noted():
+def test_results_from_different_processors_are_noted(example):
     def on(*names):
         return [replace(example(), versions={"cpu_capability": n} if n else {}) for n in names]
 

@@ -10,27 +10,29 @@ from gradmix.runs.groups import group_results
 from gradmix.runs.statistics import Summary
 from gradmix.runs.tables import Cell, TextCell, TextTable, to_csv, to_latex, to_markdown
 
-from ..conftest import example_result as example
-
 NONE = {0: 0.80, 1: 0.82, 2: 0.84}
 MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}
 
 
-def results():
-    """Two mixes on two data sets; the second lacks mixup."""
-    settings = [("digits", "none", NONE), ("digits", "mixup", MIXUP), ("mnist", "none", NONE)]
-    return [
-        example(value, data=data, mix=mix, seed=seed)
-        for data, mix, values in settings
-        for seed, value in values.items()
-    ]
+@pytest.fixture(scope="session")
+def results(example):
+    def results():
+        """Two mixes on two data sets; the second lacks mixup."""
+        settings = [("digits", "none", NONE), ("digits", "mixup", MIXUP), ("mnist", "none", NONE)]
+        return [
+            example(value, data=data, mix=mix, seed=seed)
+            for data, mix, values in settings
+            for seed, value in values.items()
+        ]
+
+    return results
 
 
 def layout(*args, **settings):
     return comparison_table(*args, **settings).text()
 
 
-def test_the_cells_have_numbers():
+def test_the_cells_have_numbers(results):
     table = comparison_table(group_results(results()))
     (_, plain), (_, mixup) = table.rows
     assert plain[0].value == Summary(pytest.approx(0.82), pytest.approx(0.02), 3)
@@ -38,7 +40,7 @@ def test_the_cells_have_numbers():
     assert table.seed_counts == {3}
 
 
-def test_the_layout_has_a_column_for_each_data_set():
+def test_the_layout_has_a_column_for_each_data_set(results):
     table = layout(group_results(results()))
     assert table.heads == ("method", "mix")
     assert table.titles == ["digits", "mnist"]
@@ -49,7 +51,7 @@ def test_the_layout_has_a_column_for_each_data_set():
     assert table.caption.startswith("average accuracy: mean ± standard deviation over 3 seeds")
 
 
-def test_numbers_of_seeds_that_differ_stand_in_the_cells():
+def test_numbers_of_seeds_that_differ_stand_in_the_cells(results):
     table = layout(group_results(results()[1:]))
     assert table.rows[0][1][0].text == "0.830 ± 0.014 (2)"
     assert "over seeds (their number in brackets)" in table.caption
@@ -58,7 +60,7 @@ def test_numbers_of_seeds_that_differ_stand_in_the_cells():
     assert "of one seed" in single.caption
 
 
-def test_any_setting_may_have_the_columns():
+def test_any_setting_may_have_the_columns(results):
     table = layout(group_results(results()), across="mix")
     assert (table.heads, table.titles) == (("data", "method"), ["none", "mixup"])
     assert layout(group_results(results()), across="seed").titles == ["average accuracy"]
@@ -75,7 +77,7 @@ difference over common seeds; p: paired t-test.
 """
 
 
-def test_markdown():
+def test_markdown(results):
     assert to_markdown(layout(group_results(results()[:6]), against="none")) == MARKDOWN
 
 
@@ -96,20 +98,20 @@ method & mix & average accuracy & forgetting from best & average accuracy & forg
 """
 
 
-def test_latex():
+def test_latex(results):
     metrics = ("average_accuracy", "forgetting_from_best")
     assert to_latex(layout(group_results(results()), metrics[1:])) == LATEX
     assert LATEX_HEADS in to_latex(layout(group_results(results()), metrics))
 
 
-def test_latex_escapes_what_it_would_take_for_commands():
+def test_latex_escapes_what_it_would_take_for_commands(example, results):
     groups = group_results([example(data="folder:a_b%c", seed=s, mix="none") for s in (0, 1)])
     assert "folder:a\\_b\\%c" in to_latex(layout(groups))
     worse = layout(group_results(results()[:6]), against="mixup")
     assert "$-$0.050 $\\pm$ 0.020" in to_latex(worse)
 
 
-def test_markdown_escapes_bars():
+def test_markdown_escapes_bars(example):
     groups = group_results([example(data="folder:a|b", seed=0)])
     assert "folder:a\\|b" in to_markdown(layout(groups))
 
@@ -121,12 +123,12 @@ digits,er,mixup,average_accuracy,1,0,0.875,,True,mixup,0,,,,
 """
 
 
-def test_csv():
+def test_csv(example):
     pair = [example(0.75, mix="none"), example(0.875, mix="mixup")]
     assert to_csv(group_records(group_results(pair), against="mixup")) == CSV
 
 
-def test_csv_of_runs_has_every_setting_metric_and_time():
+def test_csv_of_runs_has_every_setting_metric_and_time(example):
     text = to_csv(run_records([example(0.5, increments=(5, 5), seed=3, method="der")]))
     names, values = (line.split(",") for line in text.splitlines())
     record = dict(zip(names, values, strict=True))
@@ -136,7 +138,7 @@ def test_csv_of_runs_has_every_setting_metric_and_time():
     assert record["protocol_version"] == "1"
 
 
-def test_a_table_of_runs_shows_what_differs():
+def test_a_table_of_runs_shows_what_differs(example):
     runs = [example(0.5, epochs=1, seed=1), example(0.25, epochs=2)]
     table = runs_table(runs, ["average_accuracy"])
     assert table.heads == ("data", "method", "mix", "epochs", "seed")
@@ -156,7 +158,7 @@ def test_column_groups_can_be_split():
     assert one.split() == [one]
 
 
-def test_records_are_plain_values():
+def test_records_are_plain_values(results):
     base, record = group_records(group_results(results()[:6]), against="none")
     assert record["seeds"] == [0, 1, 2]
     assert (record["mix"], record["metric"], record["runs"]) == ("mixup", "average_accuracy", 3)
@@ -169,13 +171,19 @@ def test_records_are_plain_values():
     assert lonely["note"] == "no runs of remix to compare with"
 
 
-def with_control():
-    control = {"mix": "class-balanced:linear:remix", "alpha": 1.0, "tau": 0.75}
-    ours = [example(value, mix="gradmix+", tau=0.75, seed=seed) for seed, value in MIXUP.items()]
-    return group_results([*ours, *(example(v, seed=s, **control) for s, v in NONE.items())])
+@pytest.fixture(scope="session")
+def with_control(example):
+    def with_control():
+        control = {"mix": "class-balanced:linear:remix", "alpha": 1.0, "tau": 0.75}
+        ours = [
+            example(value, mix="gradmix+", tau=0.75, seed=seed) for seed, value in MIXUP.items()
+        ]
+        return group_results([*ours, *(example(v, seed=s, **control) for s, v in NONE.items())])
+
+    return with_control
 
 
-def test_what_gradients_add_has_a_column_and_a_record():
+def test_what_gradients_add_has_a_column_and_a_record(with_control):
     table = layout(with_control())
     assert table.columns == ("average accuracy", "what gradients add")
     assert [cells[1].text for _, cells in table.rows] == ["+0.050 [+0.000, +0.100]", ""]
@@ -185,7 +193,7 @@ def test_what_gradients_add_has_a_column_and_a_record():
     assert "gradients_add" not in control
 
 
-def test_different_processors_are_noted_in_the_caption():
+def test_different_processors_are_noted_in_the_caption(results):
     runs = [
         replace(result, versions={"cpu_capability": "AB"[place % 2]})
         for place, result in enumerate(results())
@@ -194,7 +202,7 @@ def test_different_processors_are_noted_in_the_caption():
         assert "CPUs with different capabilities (A, B)" in table.caption
 
 
-def test_a_metric_that_only_some_results_have():
+def test_a_metric_that_only_some_results_have(results):
     first, *others = results()[:4]
     runs = [replace(first, metrics={}), *others]
     assert layout(group_results(runs)).rows[0][1][0].text == "0.830 ± 0.014 (2)"
