@@ -43,8 +43,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     them with the new samples. `fit` starts from nothing; `partial_fit` continues.
 
     X may be rows of numbers (N, d) or images (N, H, W), (N, C, H, W) or (N, H, W, C), as arrays,
-    tensors or a PyTorch dataset. It may also be the path of a folder that contains a folder of
-    images for each class. See docs/classifier.md.
+    tensors or a PyTorch dataset. It may be the path of a folder that contains a folder of photos
+    for each class, or a list of photos: paths, bytes, open files, Pillow images and arrays of any
+    size, also mixed. Photos are resized to the size that was learned first. See docs/classifier.md.
 
     Calls that change the classifier (`fit`, `partial_fit`, `forget`) run one at a time: a call from
     another thread waits until the first is done. Predictions need not wait.
@@ -321,7 +322,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Return the most likely class of each sample.
 
         Args:
-            X: The samples; see the class. Image files may be given as a list of paths.
+            X: The samples; see the class. A single photo needs no list.
             unknown: A label for samples that resemble no learned class; None always names a
                 class. It needs held-out samples (`holdout_per_class`).
             false_alarm_rate: The share of samples of learned classes that may be called unknown.
