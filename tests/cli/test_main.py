@@ -23,7 +23,8 @@ def test_version(gradmix):
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "sweep", "results", "report", "demo", "learn", "predict", "inspect"]
+    "command",
+    ["run", "sweep", "results", "report", "demo", "learn", "predict", "inspect", "export", "serve"],
 )
 def test_help_needs_no_torch(command):
     call = f"app(['{command}', '--help'], standalone_mode=False)"

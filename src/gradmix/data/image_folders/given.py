@@ -12,11 +12,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor
 
 from gradmix.data.arrays import CHANNELS, plain_tensor
@@ -28,17 +29,13 @@ from gradmix.data.paths import checked_path
 from gradmix.data.torch_dataset import bytes_of
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 PHOTO_KINDS = "a path, bytes, an open file, a Pillow image or an array"
 
 
 def is_photo(item: object) -> bool:
     """Return whether an object is a photo and nothing else: all kinds except arrays."""
-    return isinstance(item, (str, os.PathLike, bytes, bytearray, memoryview)) or (
-        hasattr(item, "read") or _is_pillow(item)
-    )
+    kinds = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
+    return isinstance(item, kinds) or hasattr(item, "read")
 
 
 def is_photo_list(items: object) -> bool:
@@ -141,7 +138,7 @@ def _photos_of(item: Any, where: str) -> list[tuple[str, Path | bytes | Image.Im
         return [(where, bytes(item))]
     if hasattr(item, "read"):
         return [(where, _content(item, where))]
-    if _is_pillow(item):
+    if isinstance(item, Image.Image):
         return [(where, item)]
     if _is_array(item):
         return [(where, _as_image(item, where))]
@@ -182,12 +179,6 @@ def _content(file: Any, where: str) -> bytes:
     return content
 
 
-def _is_pillow(item: object) -> bool:
-    from PIL import Image
-
-    return isinstance(item, Image.Image)
-
-
 def _is_array(item: object) -> bool:
     return isinstance(item, (np.ndarray, Tensor)) and item.ndim in (2, 3)
 
@@ -200,8 +191,6 @@ def _as_image(item: npt.NDArray[Any] | Tensor, where: str) -> Image.Image:
 
     If both ends could be channels, a NumPy array is (H, W, C) and a tensor (C, H, W).
     """
-    from PIL import Image
-
     array = plain_tensor(item, where).numpy() if isinstance(item, Tensor) else item
     first, last = (array.shape[axis] in CHANNELS for axis in (0, -1))
     if array.ndim == 3 and last and not (first and isinstance(item, Tensor)):
