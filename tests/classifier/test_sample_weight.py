@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradmix.classifier.call import draw_by_weight
+from gradmix.classifier.samples import draw_by_weight
 from gradmix.errors import InputError
 
 from .conftest import digest, quick, rows

@@ -21,6 +21,7 @@ from gradmix.classifier.defaults import (
 )
 from gradmix.classifier.features import Features
 from gradmix.classifier.inputs import Layout, reading
+from gradmix.criterion import evaluating
 from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError
 from gradmix.methods import Method, find_method
@@ -176,3 +177,21 @@ def _numbers(name: str, given: Any) -> Numbers:
         raise InputError(
             f"{name} is {str(given)[:80]!r}; give a number for each channel or column"
         ) from error
+
+
+def check_takes(method: Method, x: Tensor) -> None:
+    """Pass two samples through a copy of the caller's network before training starts."""
+    network, some = copy.deepcopy(method.model), method.normalise(x[:2])
+    try:
+        with torch.no_grad(), evaluating(network):
+            found = tuple(network(some).shape)
+    except Exception as error:
+        raise InputError(
+            f"model cannot take samples of shape {tuple(x.shape[1:])}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    wanted = len(some), method.head.out_features
+    if found != wanted:
+        raise InputError(
+            f"model returns shape {found} for {len(some)} samples; it must return {wanted}"
+        )

@@ -5,7 +5,6 @@ A call is one task of the training loop. `learn` prepares it; `Call` trains it a
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,16 +15,15 @@ import torch
 from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from gradmix.classifier.basis import Basis, first_basis
+from gradmix.classifier.basis import Basis, check_takes, first_basis
 from gradmix.classifier.defaults import CallPlan, budget, is_fine_tuned, plan_call
 from gradmix.classifier.holdout import EarlyStopping, StoppingState, new_holdout, offer
 from gradmix.classifier.inputs import look_symbolic
 from gradmix.classifier.labels import Label, Labels
 from gradmix.classifier.pictures import Pictures, keep_pictures
 from gradmix.classifier.report import Report, few_samples, means, plural
-from gradmix.classifier.samples import CallData
+from gradmix.classifier.samples import CallData, draw_by_weight
 from gradmix.classifier.state import Learned, copy_of, digest, load_method
-from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import DataWarning, InputError
@@ -188,7 +186,7 @@ class Call:
         if data.weights is not None:
             weights = torch.from_numpy(data.weights).to(fabric.device)
         if before is None and not isinstance(basis.model, str) and not is_fine_tuned(basis.params):
-            _check_takes(self.method, train.x)
+            check_takes(self.method, train.x)
         self.classes = tuple(train.y.unique().tolist())
         self.holdout = new_holdout(basis.params)
         if self.holdout is not None:
@@ -406,41 +404,3 @@ class Call:
 
 def _rows(samples: Samples, rows: Tensor) -> Samples:
     return Samples(samples.x[rows], samples.y[rows])
-
-
-def draw_by_weight(y: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Return as many rows as there are samples, drawn in proportion to the weights, (N,).
-
-    The draw is systematic: a sample occurs as often as expected, rounded up or down. A class that
-    would have no sample gets its heaviest one.
-
-    >>> y, weights = torch.tensor([0, 0, 1]), torch.tensor([2.0, 0.5, 0.5]).double()
-    >>> draw_by_weight(y, weights, torch.Generator().manual_seed(0)).tolist()
-    [0, 0, 2]
-    """
-    count, device = len(y), y.device
-    shift = torch.rand((), generator=generator, device=device, dtype=torch.float64)
-    places = (torch.arange(count, device=device, dtype=torch.float64) + shift) / count
-    ends = weights.cumsum(0)
-    rows = torch.searchsorted(ends, places * ends[-1], right=True).clamp(max=count - 1)
-    absent = set(y.unique().tolist()) - set(y[rows].unique().tolist())
-    heaviest = [int((weights * (y == label)).argmax()) for label in sorted(absent)]
-    return torch.cat([rows, torch.tensor(heaviest, dtype=torch.int64, device=device)])
-
-
-def _check_takes(method: Method, x: Tensor) -> None:
-    """Pass two samples through a copy of the caller's network before training starts."""
-    network, some = copy.deepcopy(method.model), method.normalise(x[:2])
-    try:
-        with torch.no_grad(), evaluating(network):
-            found = tuple(network(some).shape)
-    except Exception as error:
-        raise InputError(
-            f"model cannot take samples of shape {tuple(x.shape[1:])}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    wanted = len(some), method.head.out_features
-    if found != wanted:
-        raise InputError(
-            f"model returns shape {found} for {len(some)} samples; it must return {wanted}"
-        )

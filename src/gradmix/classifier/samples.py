@@ -173,3 +173,23 @@ class Reader:
             return x
         with torch_threads(self.params["threads"]):
             return features.embed(x, pick_device(self.params["device"]), self.progress)
+
+
+def draw_by_weight(y: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Return as many rows as there are samples, drawn in proportion to the weights, (N,).
+
+    The draw is systematic: a sample occurs as often as expected, rounded up or down. A class that
+    would have no sample gets its heaviest one.
+
+    >>> y, weights = torch.tensor([0, 0, 1]), torch.tensor([2.0, 0.5, 0.5]).double()
+    >>> draw_by_weight(y, weights, torch.Generator().manual_seed(0)).tolist()
+    [0, 0, 2]
+    """
+    count, device = len(y), y.device
+    shift = torch.rand((), generator=generator, device=device, dtype=torch.float64)
+    places = (torch.arange(count, device=device, dtype=torch.float64) + shift) / count
+    ends = weights.cumsum(0)
+    rows = torch.searchsorted(ends, places * ends[-1], right=True).clamp(max=count - 1)
+    absent = set(y.unique().tolist()) - set(y[rows].unique().tolist())
+    heaviest = [int((weights * (y == label)).argmax()) for label in sorted(absent)]
+    return torch.cat([rows, torch.tensor(heaviest, dtype=torch.int64, device=device)])
