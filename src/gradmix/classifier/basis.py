@@ -10,17 +10,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gradmix.classifier.defaults import (
-    FIXED,
-    CallPlan,
-    choose_holdout,
-    choose_method,
-    choose_model,
-    is_fine_tuned,
-    pretrained,
-)
+from gradmix.classifier.defaults import CallPlan, choose_holdout, choose_model, pretrained
 from gradmix.classifier.features import Features
 from gradmix.classifier.inputs import Layout, reading
+from gradmix.classifier.params import FIXED, choose_method, is_fine_tuned
 from gradmix.criterion import evaluating
 from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError

@@ -16,10 +16,11 @@ from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from gradmix.classifier.basis import Basis, check_takes, first_basis
-from gradmix.classifier.defaults import CallPlan, budget, is_fine_tuned, plan_call
+from gradmix.classifier.defaults import CallPlan, plan_call
 from gradmix.classifier.holdout import EarlyStopping, StoppingState, new_holdout, offer
 from gradmix.classifier.inputs import look_symbolic
 from gradmix.classifier.labels import Label, Labels
+from gradmix.classifier.params import budget, is_fine_tuned
 from gradmix.classifier.pictures import Pictures, keep_pictures
 from gradmix.classifier.report import Report, few_samples, means, plural
 from gradmix.classifier.samples import CallData, draw_by_weight

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from gradmix.classifier import file, notebook
 from gradmix.classifier.call import Watch, learn
-from gradmix.classifier.defaults import checked_params
 from gradmix.classifier.export import ClassifierNetwork, write_onnx
 from gradmix.classifier.features import Progress
 from gradmix.classifier.inputs import Array, Inputs, needing_memory, read_weights
 from gradmix.classifier.labels import Label
+from gradmix.classifier.params import checked_params
 from gradmix.classifier.progress import Callback, observer_for
 from gradmix.classifier.samples import FEWER, FEWER_AT_A_TIME, CallData, Reader
 from gradmix.classifier.state import Learned

@@ -18,9 +18,9 @@ import torch
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from gradmix.classifier.defaults import check_params
 from gradmix.classifier.inputs import is_out_of_memory
 from gradmix.classifier.labels import Label, as_array
+from gradmix.classifier.params import check_params
 from gradmix.classifier.pictures import PicturesState
 from gradmix.classifier.report import Report
 from gradmix.classifier.state import CONTENTS, Learned, from_state

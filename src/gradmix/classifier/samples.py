@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.classifier.defaults import choose_features, is_fine_tuned
+from gradmix.classifier.defaults import choose_features
 from gradmix.classifier.features import Features, Progress
 from gradmix.classifier.inputs import (
     Array,
@@ -23,6 +23,7 @@ from gradmix.classifier.inputs import (
     reading,
 )
 from gradmix.classifier.labels import read_labels
+from gradmix.classifier.params import is_fine_tuned
 from gradmix.classifier.state import Learned, digest
 from gradmix.errors import InputError
 from gradmix.training.build import pick_device, torch_threads

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from gradmix.classifier.basis import Basis
-from gradmix.classifier.defaults import budget, plan_call
+from gradmix.classifier.defaults import plan_call
 from gradmix.classifier.features import Features, features_of
 from gradmix.classifier.holdout import new_holdout
 from gradmix.classifier.inputs import Layout
 from gradmix.classifier.labels import Labels
+from gradmix.classifier.params import budget
 from gradmix.classifier.pictures import Pictures, decode, to_state
 from gradmix.classifier.pictures import from_state as from_picture_state
 from gradmix.classifier.report import Report

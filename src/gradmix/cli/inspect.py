@@ -44,7 +44,7 @@ def inspect(
 
 def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
     """Return the facts about a model as plain values."""
-    from gradmix.classifier.defaults import choose_method
+    from gradmix.classifier.params import choose_method
 
     learned = classifier._learned
     memory, holdout, features = learned.method.memory, learned.holdout, learned.basis.features
