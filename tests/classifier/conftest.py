@@ -65,7 +65,6 @@ def digest(classifier):
 
 # --- calls with the settings of a run -------------------------------------------------------
 
-WITHOUT_GRADIENTS = ("finetune", "joint")
 SHARED = (
     *("method", "mix", "model", "epochs", "lr", "momentum", "weight_decay", "lr_steps", "alpha"),
     *("tau", "tables", "batch_size", "replay_batch_size", "exemplars_per_class", "memory_total"),
@@ -138,3 +137,56 @@ def in_processes(settings, path, tasks):
 def without_backbone(monkeypatch):
     """As without the extra gradmix[photos]: networks are trained from scratch."""
     monkeypatch.setattr("gradmix.classifier.defaults.default_backbone", lambda: None)
+
+
+# --- the functions above as fixtures --------------------------------------------------------
+
+
+@pytest.fixture(scope="session", name="digest")
+def _digest():
+    return digest
+
+
+@pytest.fixture(scope="session", name="images")
+def _images():
+    return images
+
+
+@pytest.fixture(scope="session", name="quick")
+def _quick():
+    return quick
+
+
+@pytest.fixture(scope="session", name="rows")
+def _rows():
+    return rows
+
+
+@pytest.fixture(scope="session", name="digit_samples")
+def _digit_samples():
+    return digit_samples
+
+
+@pytest.fixture(scope="session", name="equal")
+def _equal():
+    return equal
+
+
+@pytest.fixture(scope="session", name="configuration")
+def _configuration():
+    return configuration
+
+
+@pytest.fixture(scope="session", name="in_processes")
+def _in_processes():
+    return in_processes
+
+
+@pytest.fixture(scope="session", name="one_call")
+def _one_call():
+    return one_call
+
+
+@pytest.fixture(scope="session", name="one_run")
+def _one_run():
+    return one_run

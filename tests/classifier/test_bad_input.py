@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from gradmix import IncrementalClassifier
 from gradmix.errors import DataNotFoundError, DivergedError, GradMixError, InputError
 
-from .conftest import digest, images, quick, rows
-
-X, Y = rows("a", "b")
-PICTURES, NAMES = images("a", "b", shape=(3, 16, 16))
+X = np.random.default_rng(0).normal(scale=0.3, size=(40, 4))
+X += 3 * np.repeat([[6, 2, 1, 1], [0, 3, 2, 1]], 20, axis=0)  # two blobs, far apart
+Y = np.repeat(["a", "b"], 20)
+PICTURES = np.random.default_rng(0).integers(0, 256, (24, 3, 16, 16)).astype(np.uint8)
+NAMES = np.repeat(["a", "b"], 12)
 NOTHING = np.empty((0, 4))
 
 
@@ -132,30 +133,34 @@ BAD_PARAMS = [
 
 
 @pytest.fixture(scope="module")
-def of_rows():
+def of_rows(quick):
     return quick(epochs=1).partial_fit(X, Y)
 
 
 @pytest.fixture(scope="module")
-def of_images():
+def of_images(quick):
     return quick(epochs=1).partial_fit(PICTURES, NAMES)
 
 
-def refused(classifier, bad, labels, match):
-    before, shown = digest(classifier), dict(vars(classifier))
-    with pytest.raises((GradMixError, TypeError), match=f"(?s){match}"):
-        classifier.partial_fit(bad, labels)
-    assert digest(classifier) == before
-    assert vars(classifier) == shown
+@pytest.fixture(scope="session")
+def refused(digest):
+    def refused(classifier, bad, labels, match):
+        before, shown = digest(classifier), dict(vars(classifier))
+        with pytest.raises((GradMixError, TypeError), match=f"(?s){match}"):
+            classifier.partial_fit(bad, labels)
+        assert digest(classifier) == before
+        assert vars(classifier) == shown
+
+    return refused
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
-def test_rows(of_rows, case):
+def test_rows(of_rows, case, refused):
     refused(of_rows, *BAD_ROWS[case])
 
 
 @pytest.mark.parametrize("case", BAD_IMAGES)
-def test_images(of_images, case):
+def test_images(of_images, case, refused):
     refused(of_images, *BAD_IMAGES[case])
 
 
@@ -165,7 +170,7 @@ def test_sparse_rows(of_rows):
 
 
 @pytest.mark.parametrize("params", BAD_PARAMS, ids=str)
-def test_parameters(params):
+def test_parameters(params, quick):
     classifier = quick(**params)
     with pytest.raises(InputError):
         classifier.partial_fit(X, Y)
@@ -180,20 +185,20 @@ def test_parameters(params):
     ],
     ids=str,
 )
-def test_parameters_that_cannot_change_between_calls(of_rows, params):
+def test_parameters_that_cannot_change_between_calls(of_rows, params, quick, refused):
     classifier = quick(**{**of_rows.get_params(), **params})
     classifier._take(of_rows._learned)
     refused(classifier, X, Y, "call fit to start again")
 
 
-def test_a_class_that_was_not_announced():
+def test_a_class_that_was_not_announced(quick, rows, refused):
     classifier = quick(epochs=1).partial_fit(X, Y, classes=["a", "b", "c"])
     refused(classifier, *rows("d"), "'d', which was not announced")
     classifier.partial_fit(*rows("d"), classes=["a", "b", "c", "d"])
     assert classifier.classes_.tolist() == ["a", "b", "c", "d"]
 
 
-def test_statistics_of_images_are_in_bytes():
+def test_statistics_of_images_are_in_bytes(quick):
     floats = PICTURES / 255
     given = {"mean": [float(floats.mean())] * 3, "std": [float(floats.std())] * 3}
     with pytest.raises(InputError, match="multiply both by 255"):
@@ -205,20 +210,20 @@ def test_statistics_of_images_are_in_bytes():
 @pytest.mark.parametrize(
     "bad", [{"a": 1}, {1.0}, iter([[0.0]]), DataLoader([(X[0], 1)])], ids=lambda x: type(x).__name__
 )
-def test_what_is_no_array(of_rows, bad):
+def test_what_is_no_array(of_rows, bad, refused):
     with pytest.raises(InputError, match="give an array"):
         of_rows.predict(bad)
     refused(of_rows, bad, Y, "give an array")
 
 
-def test_the_last_step_may_diverge():
+def test_the_last_step_may_diverge(quick):
     classifier = quick(lr=1e30, epochs=1, batch_size=64)
     with pytest.raises(DivergedError, match="lr below"):
         classifier.partial_fit(X, Y)
     assert not hasattr(classifier, "classes_")
 
 
-def test_classes_that_do_not_fit(of_rows):
+def test_classes_that_do_not_fit(of_rows, quick, rows, refused):
     for classes in (["a"], [1, 2], ["b", "c"]):
         with pytest.raises(InputError, match="classes"):
             of_rows.partial_fit(X, Y, classes=classes)
@@ -236,7 +241,7 @@ def test_classes_that_do_not_fit(of_rows):
         ("/nowhere", "rows of numbers"),
     ],
 )
-def test_eval_sets(of_rows, bad, match):
+def test_eval_sets(of_rows, bad, match, digest):
     before = digest(of_rows)
     with pytest.raises(InputError, match=match):
         of_rows.partial_fit(X, Y, eval_set=bad)
@@ -250,7 +255,7 @@ def test_scores_of_unknown_classes_are_refused(of_rows):
         of_rows.score(X, [0] * 40)
 
 
-def test_before_anything_is_learned(tmp_path):
+def test_before_anything_is_learned(tmp_path, quick):
     classifier = quick()
     for use in (
         lambda: classifier.predict(X),
@@ -264,7 +269,7 @@ def test_before_anything_is_learned(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_forgetting_what_is_not_known_or_the_last(of_rows):
+def test_forgetting_what_is_not_known_or_the_last(of_rows, digest, quick, rows):
     before = digest(of_rows)
     with pytest.raises(InputError, match="known classes are"):
         of_rows.forget("z")
@@ -274,7 +279,7 @@ def test_forgetting_what_is_not_known_or_the_last(of_rows):
         one.forget("a")
 
 
-def test_files_of_images_that_are_none(of_images, tmp_path):
+def test_files_of_images_that_are_none(of_images, tmp_path, quick):
     (tmp_path / "x.jpg").write_bytes(b"\xff\xd8 no picture")
     with pytest.raises(GradMixError, match=r"x\.jpg"):
         of_images.predict([tmp_path / "x.jpg"])
@@ -300,7 +305,7 @@ anything = st.one_of(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bad=anything, labels=anything)
 @pytest.mark.filterwarnings("ignore")
-def test_anything_at_all(of_rows, bad, labels):
+def test_anything_at_all(digest, quick, of_rows, bad, labels):
     """Whatever it is: a documented error and no change, or it was learned."""
     classifier = quick(epochs=1)
     classifier._take(of_rows._learned)

@@ -16,15 +16,13 @@ from gradmix.errors import DataWarning, InputError
 from gradmix.methods import METHODS
 from gradmix.training.loop import Training
 
-from .conftest import digest, digit_samples, images, quick, rows
-
 TRAINED = [name for name, info in METHODS.items() if info.build.trains]
 
 WITHOUT_GRADIENTS = ("finetune", "joint")
 
 
 @pytest.fixture(scope="module")
-def learned():
+def learned(quick, digit_samples):
     """Three calls on the digits, with some of each held out."""
     classifier = quick(epochs=30, holdout_per_class=8, exemplars_per_class=24)
     for low, high in ((0, 4), (4, 8), (7, 10)):
@@ -32,7 +30,7 @@ def learned():
     return classifier
 
 
-def test_it_learns_and_does_not_forget(learned):
+def test_it_learns_and_does_not_forget(learned, digit_samples):
     assert learned.classes_.tolist() == list(range(10))
     assert learned.score(*digit_samples(0, 10, "test")) > 0.85
     assert learned.report_.forgotten < 0.2
@@ -44,7 +42,9 @@ def test_it_learns_and_does_not_forget(learned):
 
 
 @pytest.mark.parametrize("numbers", [1, 64 * 7, 2**30])
-def test_predictions_do_not_depend_on_how_many_are_made_at_a_time(learned, monkeypatch, numbers):
+def test_predictions_do_not_depend_on_how_many_are_made_at_a_time(
+    learned, monkeypatch, numbers, digit_samples
+):
     X, _ = digit_samples(0, 10, "test")
     expected = learned.predict_proba(X)
     monkeypatch.setattr("gradmix.classifier.state.PREDICT_NUMBERS", numbers)
@@ -78,7 +78,7 @@ def test_avoided_pairs_are_of_known_classes_with_shares(learned):
     assert 0 < report.avoided_share < 1
 
 
-def test_without_anything_to_measure_on_it_says_so():
+def test_without_anything_to_measure_on_it_says_so(quick, rows):
     report = quick().fit(*rows(0, 1)).report_
     assert report.measured_on is None
     assert report.after is report.forgotten is None
@@ -86,7 +86,7 @@ def test_without_anything_to_measure_on_it_says_so():
     assert "eval_set" in str(report)
 
 
-def test_eval_set_is_measured_before_and_after():
+def test_eval_set_is_measured_before_and_after(quick, rows):
     classifier = quick(epochs=20).partial_fit(*rows("a", "b"), eval_set=rows("a", "b", seed=1))
     assert [row[1:] for row in classifier.report_.accuracy] == [(None, 1.0, 20)] * 2
     classifier.partial_fit(*rows("c"), eval_set=rows("a", "c", seed=1))
@@ -97,7 +97,7 @@ def test_eval_set_is_measured_before_and_after():
 @pytest.mark.parametrize(
     ("labels", "dtype"), [(["x", "yy"], "U"), ([3, -1], "i"), ([False, True], "b")]
 )
-def test_labels_of_every_kind(labels, dtype, tmp_path):
+def test_labels_of_every_kind(labels, dtype, tmp_path, quick, rows):
     X, y = rows(0, 1)
     y = np.array(labels)[y]
     classifier = quick(epochs=10).fit(X, y)
@@ -110,7 +110,7 @@ def test_labels_of_every_kind(labels, dtype, tmp_path):
     assert (again.predict(X) == classifier.predict(X)).all()
 
 
-def test_one_class_at_a_time_and_one_sample():
+def test_one_class_at_a_time_and_one_sample(quick):
     classifier = quick(epochs=20)
     with pytest.warns(DataWarning, match="class 'a' has 1 sample so far"):
         classifier.partial_fit([[0.0, 1.0]], ["a"])
@@ -123,7 +123,7 @@ def test_one_class_at_a_time_and_one_sample():
     assert "class 'a' has 1 sample so far" in classifier.history_[0].warnings[0]
 
 
-def test_heavy_imbalance():
+def test_heavy_imbalance(quick, rows):
     many, few = rows("many", each=600), rows("few", each=6, seed=1)
     X, y = (np.concatenate(parts) for parts in zip(many, few, strict=True))
     classifier = quick(epochs=5).fit(X, y)
@@ -132,7 +132,7 @@ def test_heavy_imbalance():
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (1, 9, 13), (3, 16, 16), (17, 20, 3), (4, 16, 16)])
-def test_images_of_any_size(shape):
+def test_images_of_any_size(shape, images, quick):
     X, y = images("a", "b", shape=shape, each=6)
     model = "mlp-small" if 28 in shape or 9 in shape else "resnet18-tiny"
     classifier = quick(epochs=1, model=model).fit(X, y)
@@ -150,12 +150,12 @@ def test_images_of_any_size(shape):
         (np.zeros((10, 40, 40), dtype=np.uint8), "cnn"),
     ],
 )
-def test_the_network_is_chosen_from_the_data(X, expected, without_backbone):
+def test_the_network_is_chosen_from_the_data(X, expected, without_backbone, quick):
     classifier = quick(model="auto", epochs=1, batch_size=8).fit(X, [0, 1] * 5)
     assert classifier._learned.basis.model == expected
 
 
-def test_tensors_arrays_lists_floats_and_datasets_are_the_same():
+def test_tensors_arrays_lists_floats_and_datasets_are_the_same(digest, images, quick):
     X, y = images(0, 1, shape=(1, 9, 9))
     expected = digest(quick().fit(X, y))
     for other in (
@@ -175,7 +175,7 @@ class NamedItems(TensorDataset):
     classes = ("cat", "dog")
 
 
-def test_datasets_with_names_have_these_as_labels():
+def test_datasets_with_names_have_these_as_labels(images, quick):
     X, y = images(0, 1)
     items = NamedItems(torch.from_numpy(X), torch.from_numpy(y))
     classifier = quick(epochs=1).fit(items)
@@ -187,15 +187,19 @@ def test_datasets_with_names_have_these_as_labels():
             quick().fit(items)
 
 
-def photos(folder, *classes, each=6, side=20):
-    for name in classes:
-        (folder / name).mkdir(parents=True)
-        for k, pixels in enumerate(images(name, each=each, shape=(side, side, 3))[0]):
-            Image.fromarray(pixels).save(folder / name / f"{k}.png")
-    return folder
+@pytest.fixture(scope="session")
+def photos(images):
+    def photos(folder, *classes, each=6, side=20):
+        for name in classes:
+            (folder / name).mkdir(parents=True)
+            for k, pixels in enumerate(images(name, each=each, shape=(side, side, 3))[0]):
+                Image.fromarray(pixels).save(folder / name / f"{k}.png")
+        return folder
+
+    return photos
 
 
-def test_folders_of_images(tmp_path, without_backbone):
+def test_folders_of_images(tmp_path, without_backbone, quick, photos):
     first = photos(tmp_path / "first", "cat", "dog")
     classifier = quick(epochs=1, model="auto").partial_fit(first)
     assert classifier.classes_.tolist() == ["cat", "dog"]
@@ -210,7 +214,7 @@ def test_folders_of_images(tmp_path, without_backbone):
     assert large._learned.basis.layout.shape == (3, 16, 16)
 
 
-def test_a_folder_with_parts_is_learned_from_one_and_measured_on_the_other(tmp_path):
+def test_a_folder_with_parts_is_learned_from_one_and_measured_on_the_other(tmp_path, quick, photos):
     photos(tmp_path / "all" / "train", "cat", "dog", each=9)
     photos(tmp_path / "all" / "test", "cat", "dog", each=4)
     classifier = quick(epochs=1).partial_fit(tmp_path / "all", eval_set=tmp_path / "all")
@@ -219,7 +223,7 @@ def test_a_folder_with_parts_is_learned_from_one_and_measured_on_the_other(tmp_p
     assert len(classifier.predict(tmp_path / "all")) == 8
 
 
-def test_more_of_known_classes_renews_the_memory_fairly():
+def test_more_of_known_classes_renews_the_memory_fairly(quick, rows):
     """Of 20 samples and then 60 more, about a fourth of what is kept is of the first."""
     shares = []
     for seed in range(12):
@@ -233,7 +237,7 @@ def test_more_of_known_classes_renews_the_memory_fairly():
     assert 0.15 < np.mean(shares) < 0.35
 
 
-def test_the_budget_holds_in_all():
+def test_the_budget_holds_in_all(quick, rows):
     classifier = quick(epochs=1, exemplars_per_class=None, memory_total=30, holdout_per_class=2)
     for classes in ((0, 1), (2, 3, 4), (1, 5)):
         classifier.partial_fit(*rows(*classes))
@@ -242,7 +246,7 @@ def test_the_budget_holds_in_all():
         assert classifier.report_.held_out == 2 * known
 
 
-def test_what_is_held_out_is_never_trained_on(monkeypatch):
+def test_what_is_held_out_is_never_trained_on(monkeypatch, quick, rows):
     X, y = rows(0, 1, 2)
     X[:, 3] = np.arange(len(X))  # tells samples apart
     trained = []
@@ -265,7 +269,7 @@ def test_what_is_held_out_is_never_trained_on(monkeypatch):
     assert len(classifier._learned.holdout) == 12
 
 
-def test_early_stopping_stops_at_the_best_epoch_and_gives_exemplars_back():
+def test_early_stopping_stops_at_the_best_epoch_and_gives_exemplars_back(quick, rows):
     X, y = rows(0, 1)
     classifier = quick(epochs=100, early_stopping=True, patience=3, lr=0.05).fit(X, y)
     assert classifier.report_.stopped_early
@@ -278,7 +282,7 @@ def test_early_stopping_stops_at_the_best_epoch_and_gives_exemplars_back():
 
 
 @pytest.mark.parametrize("memory", [{"exemplars_per_class": 1}, {"memory_total": 4}], ids=str)
-def test_early_stopping_with_no_exemplar_to_spare(memory):
+def test_early_stopping_with_no_exemplar_to_spare(memory, quick, rows):
     if "memory_total" in memory:
         memory = {**memory, "exemplars_per_class": None}
     classifier = quick(early_stopping=True, **memory).partial_fit(*rows(0, 1, 2))
@@ -286,7 +290,7 @@ def test_early_stopping_with_no_exemplar_to_spare(memory):
     assert classifier._learned.method.memory.y.bincount().tolist() == [1, 1, 1, 1]
 
 
-def test_forgetting_a_class_keeps_the_warnings_of_others():
+def test_forgetting_a_class_keeps_the_warnings_of_others(quick, rows):
     X, y = rows(0, 1, 11)
     with pytest.warns(DataWarning):
         classifier = quick().partial_fit(X[:41], y[:41])  # one sample of class 11
@@ -295,7 +299,7 @@ def test_forgetting_a_class_keeps_the_warnings_of_others():
 
 
 @pytest.mark.parametrize("method", TRAINED)
-def test_every_method_learns_forgets_and_goes_on(method, tmp_path):
+def test_every_method_learns_forgets_and_goes_on(method, tmp_path, digest, quick, rows):
     mix = "mixup" if method in WITHOUT_GRADIENTS else "gradmix+"
     classifier = quick(method=method, mix=mix, exemplars_per_class=8, early_stopping=True)
     classifier.partial_fit(*rows(0, 1)).partial_fit(*rows(2, 1, 3)).partial_fit(*rows(0))
@@ -311,7 +315,7 @@ def test_every_method_learns_forgets_and_goes_on(method, tmp_path):
     assert np.isfinite(classifier.predict_proba(rows(0)[0])).all()
 
 
-def test_a_network_of_ones_own(tmp_path):
+def test_a_network_of_ones_own(tmp_path, digest, quick, rows):
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 10))
     weights = network[0].weight.clone()
     classifier = quick(model=network, epochs=10).fit(*rows(0, 1))
@@ -335,7 +339,7 @@ def test_a_network_of_ones_own(tmp_path):
         ),
     ],
 )
-def test_a_network_that_does_not_fit_is_refused_before_training(layers, message):
+def test_a_network_that_does_not_fit_is_refused_before_training(layers, message, quick, rows):
     classifier = quick(model=torch.nn.Sequential(*layers))
     with pytest.raises(InputError, match=message):
         classifier.fit(*rows(0, 1))
@@ -358,7 +362,7 @@ class FromFirstBatch(torch.nn.Module):
         return self.last(x - self.mean)
 
 
-def test_looking_whether_a_network_fits_changes_nothing(monkeypatch):
+def test_looking_whether_a_network_fits_changes_nothing(monkeypatch, digest, quick, rows):
     network = FromFirstBatch()
     looked = quick(model=network, epochs=2).fit(*rows(0, 1))
     monkeypatch.setattr("gradmix.classifier.call.check_takes", lambda *_: None)
@@ -371,7 +375,7 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize("error", [StoppedError, KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("method", ["er", "foster", "icarl"])
-def test_a_call_that_fails_changes_nothing(monkeypatch, error, method):
+def test_a_call_that_fails_changes_nothing(monkeypatch, error, method, digest, quick, rows):
     classifier = quick(method=method, holdout_per_class=2).partial_fit(*rows(0, 1))
     before, shown = digest(classifier), dict(vars(classifier))
     steps = 0
@@ -397,7 +401,7 @@ def test_a_call_that_fails_changes_nothing(monkeypatch, error, method):
 
 
 @pytest.mark.parametrize("method", ["er", "icarl"])
-def test_predictions_go_on_in_threads_while_it_learns(method):
+def test_predictions_go_on_in_threads_while_it_learns(method, quick, rows):
     X, y = rows(0, 1)
     classifier = quick(method=method, epochs=10).partial_fit(X, y)
     before = classifier.predict_proba(X)
@@ -422,7 +426,7 @@ def test_predictions_go_on_in_threads_while_it_learns(method):
     assert min(counts) > 0
 
 
-def test_rows_that_look_like_codes_are_warned_of():
+def test_rows_that_look_like_codes_are_warned_of(quick):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 3, size=(40, 6)).astype(float)
     with pytest.warns(DataWarning, match="symbols"):
@@ -431,14 +435,14 @@ def test_rows_that_look_like_codes_are_warned_of():
     quick(epochs=1).fit(codes + rng.normal(size=codes.shape), [0, 1] * 20)
 
 
-def test_parameters_that_may_change_between_calls_do():
+def test_parameters_that_may_change_between_calls_do(quick, rows):
     classifier = quick(epochs=1).partial_fit(*rows(0, 1))
     classifier.set_params(epochs=3, mix="mixup").partial_fit(*rows(2))
     assert [report.epochs for report in classifier.history_] == [1, 3]
     assert classifier.report_.avoided_share is None
 
 
-def test_epochs_and_tau_follow_the_number_of_samples():
+def test_epochs_and_tau_follow_the_number_of_samples(quick):
     def of(samples, **given):
         params = {**quick(epochs=None).get_params(), **given}
         design = plan_call(params, "mlp", Layout((4,)), samples, 2).design
@@ -449,7 +453,7 @@ def test_epochs_and_tau_follow_the_number_of_samples():
     assert of(10, epochs=7, tau=0.7) == (7, 0.7)
 
 
-def test_the_mix_follows_network_and_method():
+def test_the_mix_follows_network_and_method(quick):
     def of(model, samples, **given):
         params = {**quick(epochs=None).get_params(), **given}
         recipe = plan_call(params, model, Layout((3, 32, 32)), samples, 2).design.recipe
@@ -461,7 +465,7 @@ def test_the_mix_follows_network_and_method():
     assert of("resnet18-tiny", 1000, mix="gradmix") == ("gradient", "proportional")
 
 
-def test_networks_for_photos_have_their_own_training_defaults():
+def test_networks_for_photos_have_their_own_training_defaults(quick):
     def of(model, **given):
         params = {**quick(epochs=None).get_params(), "lr": None, **given}
         plan = plan_call(params, model, Layout((3, 32, 32)), 1000, 2)

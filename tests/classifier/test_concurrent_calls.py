@@ -11,8 +11,6 @@ from sklearn.base import clone
 from gradmix.classifier import classifier as classifiers
 from gradmix.training.loop import Training
 
-from .conftest import digest, quick, rows
-
 
 def in_threads(*calls):
     """Run all calls at once; the errors they raised."""
@@ -33,7 +31,7 @@ def in_threads(*calls):
     return errors
 
 
-def test_no_call_is_lost():
+def test_no_call_is_lost(quick, rows):
     classifier = quick(epochs=3).fit(*rows("a", "b"))
     names = ["c", "d", "e", "f"]
     calls = [lambda name=name: classifier.partial_fit(*rows(name)) for name in names]
@@ -42,7 +40,7 @@ def test_no_call_is_lost():
     assert [report.call for report in classifier.history_] == [1, 2, 3, 4, 5]
 
 
-def test_the_second_call_continues_from_the_first(monkeypatch):
+def test_the_second_call_continues_from_the_first(monkeypatch, digest, quick, rows):
     """The second call starts while the first trains, and equals a call after it."""
     expected = digest(quick().fit(*rows("a", "b")).partial_fit(*rows("c")).partial_fit(*rows("d")))
     classifier = quick().fit(*rows("a", "b"))
@@ -70,7 +68,7 @@ def test_the_second_call_continues_from_the_first(monkeypatch):
 
 
 @pytest.mark.parametrize("other", ["fit", "forget"])
-def test_fit_and_forget_wait_too(other):
+def test_fit_and_forget_wait_too(other, quick, rows):
     classifier = quick(epochs=3).fit(*rows("a", "b", "c"))
     change = {
         "fit": lambda: classifier.fit(*rows("x", "y")),
@@ -82,7 +80,7 @@ def test_fit_and_forget_wait_too(other):
     assert known in wanted
 
 
-def test_a_failed_call_releases_the_lock():
+def test_a_failed_call_releases_the_lock(quick, rows):
     classifier = quick().fit(*rows("a", "b"))
     with pytest.raises(ValueError, match="labels for"):
         classifier.partial_fit(rows("c")[0], ["c"])
@@ -90,7 +88,7 @@ def test_a_failed_call_releases_the_lock():
     assert classifier.classes_.tolist() == ["a", "b", "c"]
 
 
-def test_copies_have_locks_of_their_own():
+def test_copies_have_locks_of_their_own(quick, rows):
     classifier = quick().fit(*rows("a", "b"))
     for other in (
         copy.copy(classifier),

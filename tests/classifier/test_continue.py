@@ -11,8 +11,6 @@ from gradmix.classifier.call import Watch
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.loop import Training
 
-from .conftest import digest, quick, rows
-
 
 class StoppedError(Exception):
     """In place of a crash."""
@@ -23,7 +21,7 @@ class StoppedError(Exception):
     [(name, False) for name in ("der", "mir", "memo", "icarl", "joint")]
     + [(name, True) for name in ("er", "foster")],
 )
-def test_faults_at_random_events(tmp_path, monkeypatch, method, early):
+def test_faults_at_random_events(tmp_path, monkeypatch, method, early, digest, quick, rows):
     chance = random.Random(method)
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr(checkpoints, "SHARE", 1e9)
@@ -89,7 +87,9 @@ def stopped_after(number, monkeypatch):
     return lambda: monkeypatch.setattr(Training, "events", events)
 
 
-def test_a_first_call_without_a_seed_goes_on_with_the_one_it_drew(tmp_path, monkeypatch):
+def test_a_first_call_without_a_seed_goes_on_with_the_one_it_drew(
+    tmp_path, monkeypatch, quick, rows
+):
     monkeypatch.setattr(checkpoints, "SHARE", 1e9)
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
     classifier, resumed = quick(random_state=None, epochs=4), []
@@ -105,7 +105,9 @@ def test_a_first_call_without_a_seed_goes_on_with_the_one_it_drew(tmp_path, monk
     assert resumed == [False, True]
 
 
-def test_dropout_is_the_same_for_the_same_seed_and_after_a_stop(tmp_path, monkeypatch):
+def test_dropout_is_the_same_for_the_same_seed_and_after_a_stop(
+    tmp_path, monkeypatch, digest, quick, rows
+):
     monkeypatch.setattr(checkpoints, "SHARE", 1e9)
     monkeypatch.setattr(checkpoints, "EVERY_SECONDS", 0.0)
 

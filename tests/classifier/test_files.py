@@ -19,15 +19,13 @@ from gradmix.errors import FileError, FileInUseError, GradMixError, InputError
 from gradmix.files import locked, read_state_file, write_state_file
 from gradmix.methods import METHODS
 
-from .conftest import digest, images, quick, rows
-
 TRAINED = [name for name, info in METHODS.items() if info.build.trains]
 
 load = IncrementalClassifier.load
 
 
 @pytest.fixture(scope="module")
-def classifier():
+def classifier(quick, rows):
     made = quick(epochs=1, holdout_per_class=3, exemplars_per_class=9, head_size=6)
     return made.partial_fit(*rows("a", "b")).partial_fit(*rows("c", "b", seed=1))
 
@@ -39,7 +37,7 @@ def saved(classifier, tmp_path_factory):
     return path
 
 
-def test_everything_returns(classifier, saved):
+def test_everything_returns(classifier, saved, digest, rows):
     again = load(saved)
     assert digest(again) == digest(classifier)
     assert again.get_params() == {**classifier.get_params(), "lr_steps": []}
@@ -63,7 +61,7 @@ def test_saving_again_gives_the_same_file(classifier, saved, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
-def test_saving_replaces_and_failing_leaves_the_old_file(classifier, tmp_path, monkeypatch):
+def test_saving_replaces_and_failing_leaves_the_old_file(classifier, tmp_path, monkeypatch, digest):
     path = tmp_path / "f"
     path.write_bytes(b"old")
 
@@ -88,7 +86,7 @@ def test_a_second_writer_waits_and_then_is_refused(classifier, tmp_path, monkeyp
     assert not (tmp_path / "f").exists()
 
 
-def test_readers_see_whole_files_while_it_is_written(classifier, tmp_path):
+def test_readers_see_whole_files_while_it_is_written(classifier, tmp_path, digest, rows):
     path = tmp_path / "f"
     classifier.save(path)
     other = copy.deepcopy(classifier).partial_fit(*rows("d"))
@@ -108,7 +106,7 @@ def test_readers_see_whole_files_while_it_is_written(classifier, tmp_path):
 
 
 @pytest.mark.parametrize("method", TRAINED)
-def test_no_byte_of_what_is_forgotten_is_in_the_file(method, tmp_path):
+def test_no_byte_of_what_is_forgotten_is_in_the_file(method, tmp_path, images, quick):
     """Images and rows of a class; those of the others, as far as they are kept, are."""
     mix = "mixup" if method in ("finetune", "joint") else "gradmix+"
     classifier = quick(method=method, mix=mix, epochs=1, exemplars_per_class=6, holdout_per_class=2)
@@ -129,7 +127,7 @@ def test_no_byte_of_what_is_forgotten_is_in_the_file(method, tmp_path):
     assert b"drop" not in content
 
 
-def test_forgetting_leaves_the_others_as_they_were():
+def test_forgetting_leaves_the_others_as_they_were(quick, rows):
     classifier = quick(epochs=10).fit(*rows("a", "b", "c"))
     X, _ = rows("a", "c", seed=1)
     before = classifier._learned.scores(torch.from_numpy(X).float())
@@ -152,7 +150,7 @@ def test_forgetting_leaves_the_others_as_they_were():
 @example(scale=1e-38, shift=0.0)
 @example(scale=1e31, shift=0.0)
 @example(scale=3e37, shift=3.0)
-def test_tiny_and_huge_columns_return(tmp_path_factory, scale, shift):
+def test_tiny_and_huge_columns_return(digest, quick, tmp_path_factory, scale, shift):
     X = np.random.default_rng(0).normal(size=(40, 4))
     X[:, 0] = (X[:, 0] + shift) * scale
     classifier = quick(epochs=1).partial_fit(X, [0, 1] * 20)
@@ -163,13 +161,13 @@ def test_tiny_and_huge_columns_return(tmp_path_factory, scale, shift):
     assert (again.predict_proba(X) == classifier.predict_proba(X)).all()
 
 
-def test_a_std_beyond_float32_returns(tmp_path):
+def test_a_std_beyond_float32_returns(tmp_path, digest, quick, rows):
     classifier = quick(epochs=1, std=[1e300] * 4).fit(*rows("a", "b"))
     classifier.save(tmp_path / "f")
     assert digest(load(tmp_path / "f")) == digest(classifier)
 
 
-def test_parameters_return_as_they_are_when_saved(tmp_path):
+def test_parameters_return_as_they_are_when_saved(tmp_path, digest, quick, rows):
     classifier = quick(epochs=1).fit(*rows("a", "b"))
     classifier.set_params(epochs=np.int64(7), lr=0.5, mix="remix", random_state=np.int64(3))
     classifier.save(tmp_path / "f")
@@ -197,7 +195,9 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_parameters_that_do_not_fit_what_was_learned_return_and_leave_it(name, tmp_path):
+def test_parameters_that_do_not_fit_what_was_learned_return_and_leave_it(
+    name, tmp_path, digest, quick, rows
+):
     classifier = quick(epochs=1, exemplars_per_class=6).fit(*rows("a", "b", "c"))
     classifier.set_params(**{name: CHANGED[name]}).save(tmp_path / "f")
     again = load(tmp_path / "f")
@@ -207,7 +207,7 @@ def test_parameters_that_do_not_fit_what_was_learned_return_and_leave_it(name, t
         again.partial_fit(*rows("d"))
 
 
-def test_parameters_that_make_no_sense_are_not_saved(tmp_path):
+def test_parameters_that_make_no_sense_are_not_saved(tmp_path, quick, rows):
     classifier = quick(epochs=1).fit(*rows("a", "b")).set_params(epochs="many")
     with pytest.raises(InputError, match="epochs is 'many'"):
         classifier.save(tmp_path / "f")
@@ -217,13 +217,13 @@ def test_parameters_that_make_no_sense_are_not_saved(tmp_path):
 @pytest.mark.parametrize(
     ("given", "returned"), [(np.uint8(3), 3), (True, True), (np.random.RandomState(0), None)]
 )
-def test_seeds_return_and_generators_do_not(given, returned, tmp_path):
+def test_seeds_return_and_generators_do_not(given, returned, tmp_path, quick, rows):
     quick(epochs=1, random_state=given).fit(*rows("a", "b")).save(tmp_path / "f")
     again = load(tmp_path / "f").random_state
     assert again is returned or again == returned
 
 
-def test_a_file_is_read_to_the_device_that_was_set_last(tmp_path):
+def test_a_file_is_read_to_the_device_that_was_set_last(tmp_path, quick, rows):
     classifier = quick(epochs=1).fit(*rows("a", "b")).set_params(device="cuda:99")
     classifier.save(tmp_path / "f")
     with pytest.raises(FileError, match="load it with another, for example device='cpu'"):
@@ -250,7 +250,7 @@ def network(inside, first=4):
 
 
 @pytest.mark.parametrize("other", [network(9), network(8, first=5), torch.nn.Tanh()])
-def test_a_network_that_does_not_fit_the_file_is_named(other, tmp_path):
+def test_a_network_that_does_not_fit_the_file_is_named(other, tmp_path, quick, rows):
     quick(epochs=1, model=network(8)).fit(*rows("a", "b")).save(tmp_path / "f")
     with pytest.raises(InputError, match=r"^model is a \w+ that does not fit .*/f; give"):
         load(tmp_path / "f", model=other)
@@ -259,7 +259,7 @@ def test_a_network_that_does_not_fit_the_file_is_named(other, tmp_path):
     assert load(tmp_path / "f", model=network(8)).classes_.tolist() == ["a", "b"]
 
 
-def test_saving_through_a_link_keeps_it(classifier, tmp_path):
+def test_saving_through_a_link_keeps_it(classifier, tmp_path, digest):
     (tmp_path / "link").symlink_to("v1")
     (tmp_path / "v1").write_bytes(b"old")
     classifier.save(tmp_path / "link")
@@ -453,7 +453,7 @@ NOT_FINITE = {
 
 
 @pytest.fixture(scope="module")
-def saved_images(tmp_path_factory):
+def saved_images(tmp_path_factory, images, quick):
     made = quick(epochs=1, model="resnet18-tiny", exemplars_per_class=4)
     path = tmp_path_factory.mktemp("images") / "my.gradmix"
     made.fit(*images("a", "b")).save(path)
@@ -515,14 +515,14 @@ FORGED_JOINT = {
 
 
 @pytest.mark.parametrize("case", FORGED_JOINT)
-def test_forged_files_with_all_data_are_refused(tmp_path, case):
+def test_forged_files_with_all_data_are_refused(tmp_path, case, quick, rows):
     quick(method="joint", epochs=1).fit(*rows("a", "b")).save(tmp_path / "my")
     path = forge(tmp_path / "my", tmp_path / "f", FORGED_JOINT[case])
     with pytest.raises(FileError, match="is damaged"):
         load(path)
 
 
-def test_forged_outputs_of_exemplars_are_refused(tmp_path):
+def test_forged_outputs_of_exemplars_are_refused(tmp_path, quick, rows):
     quick(method="der", epochs=1).fit(*rows("a", "b")).save(tmp_path / "my")
     for change in (
         apply(lambda extras: {}, *MEMORY, "extras"),
@@ -582,7 +582,7 @@ def paths_in(value, path=()):
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_any_value_in_the_place_of_another(saved, tmp_path_factory, data):
+def test_any_value_in_the_place_of_another(rows, saved, tmp_path_factory, data):
     """An error of ours, or a classifier that can be used."""
     path = tmp_path_factory.mktemp("forged") / "f"
     state = read_state_file(saved, "classifier")

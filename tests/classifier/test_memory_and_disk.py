@@ -14,8 +14,6 @@ from gradmix.errors import FileError, GradMixError, OutOfMemoryError
 from gradmix.methods import Method
 from gradmix.training.loop import Training
 
-from .conftest import digest, quick, rows
-
 LACKING = [
     MemoryError("Unable to allocate 9.1 GiB"),
     RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"),
@@ -32,7 +30,7 @@ def failing(error):
 
 
 @pytest.mark.parametrize("error", LACKING, ids=str)
-def test_learning_without_enough_memory(monkeypatch, error):
+def test_learning_without_enough_memory(monkeypatch, error, digest, quick, rows):
     classifier = quick().fit(*rows("a", "b"))
     before = digest(classifier)
     with monkeypatch.context() as patched:
@@ -46,7 +44,7 @@ def test_learning_without_enough_memory(monkeypatch, error):
 
 
 @pytest.mark.parametrize("error", LACKING, ids=str)
-def test_using_a_classifier_without_enough_memory(monkeypatch, tmp_path, error):
+def test_using_a_classifier_without_enough_memory(monkeypatch, tmp_path, error, quick, rows):
     classifier = quick().fit(*rows("a", "b"))
     classifier.save(tmp_path / "f")
     monkeypatch.setattr(Method, "predict", failing(error))
@@ -59,13 +57,13 @@ def test_using_a_classifier_without_enough_memory(monkeypatch, tmp_path, error):
         classifier.save(tmp_path / "g")
 
 
-def test_other_errors_of_pytorch_are_not_about_memory(monkeypatch):
+def test_other_errors_of_pytorch_are_not_about_memory(monkeypatch, quick, rows):
     monkeypatch.setattr(Training, "events", failing(RuntimeError("shapes differ")))
     with pytest.raises(RuntimeError, match="shapes differ"):
         quick().fit(*rows("a", "b"))
 
 
-def test_an_array_larger_than_memory():
+def test_an_array_larger_than_memory(quick):
     """The tensor has stride 0, so it takes no memory until it is converted."""
     large = torch.zeros(1, 1, dtype=torch.float64).expand(2**45, 64)
     with pytest.raises(OutOfMemoryError, match="not enough memory to read X"):
@@ -73,7 +71,7 @@ def test_an_array_larger_than_memory():
 
 
 @pytest.mark.parametrize("at", ["write", "fsync", "replace"])
-def test_a_full_disk_names_the_file(monkeypatch, tmp_path, at):
+def test_a_full_disk_names_the_file(monkeypatch, tmp_path, at, quick, rows):
     classifier = quick().fit(*rows("a", "b"))
     path = tmp_path / "my.gradmix"
     path.write_bytes(b"old")
@@ -89,13 +87,13 @@ def test_a_full_disk_names_the_file(monkeypatch, tmp_path, at):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_device_is_not_replaced():
+def test_a_device_is_not_replaced(quick, rows):
     with pytest.raises(FileError, match="/dev/full"):
         quick().fit(*rows("a", "b")).save("/dev/full")
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 300, "", "."])
-def test_paths_that_cannot_be_written(path, tmp_path, monkeypatch):
+def test_paths_that_cannot_be_written(path, tmp_path, monkeypatch, quick, rows):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileError):
         quick().fit(*rows("a", "b")).save(path)

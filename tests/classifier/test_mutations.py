@@ -15,8 +15,6 @@ from gradmix import IncrementalClassifier
 from gradmix.errors import FileError, GradMixError, InputError
 from gradmix.files import _container, read_state_file, write_state_file
 
-from .conftest import images, quick, rows
-
 resource = pytest.importorskip("resource")
 
 METHODS = ("er", "der", "foster", "memo", "icarl", "joint", "gss-stream", "resnet")
@@ -30,7 +28,7 @@ INSERTED = ("", "[", "]", "null", "NaN", '"', "1e999", "-", '{"$float":"nan"}', 
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory):
+def originals(tmp_path_factory, images, quick, rows):
     """One small classifier for each kind of method, with samples for predictions."""
     folder, found = tmp_path_factory.mktemp("originals"), {}
     for name in METHODS:

@@ -18,10 +18,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from gradmix import IncrementalClassifier
 from gradmix.errors import GradMixError
 
-from .conftest import digest, images, quick, rows
-
-X, Y = rows("a", "b", each=6)
-PICTURES, NAMES = images("a", "b", each=6, shape=(1, 8, 8))
+X = np.random.default_rng(0).normal(scale=0.3, size=(12, 4))
+X += 3 * np.repeat([[6, 2, 1, 1], [0, 3, 2, 1]], 6, axis=0)  # two blobs, far apart
+Y = np.repeat(["a", "b"], 6)
+PICTURES = np.random.default_rng(0).integers(0, 256, (12, 1, 8, 8)).astype(np.uint8)
+NAMES = np.repeat(["a", "b"], 6)
 STRUCTURED = np.zeros(12, dtype=[("a", "f4"), ("b", "i4")])
 
 
@@ -168,13 +169,13 @@ USES = {
 
 
 @pytest.fixture(scope="module")
-def of_rows(tmp_path_factory):
+def of_rows(tmp_path_factory, quick):
     classifier = quick(epochs=1).fit(X, Y)
     return classifier._learned, saved(classifier, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def of_images(tmp_path_factory):
+def of_images(tmp_path_factory, quick):
     classifier = quick(epochs=1).fit(PICTURES, NAMES)
     return classifier._learned, saved(classifier, tmp_path_factory)
 
@@ -185,39 +186,47 @@ def saved(classifier, factory):
     return path
 
 
-def new(learned):
-    """Another classifier with the same knowledge."""
-    classifier = quick(epochs=1)
-    classifier._take(learned[0])
-    classifier.path = learned[1]
-    return classifier
+@pytest.fixture(scope="session")
+def new(quick):
+    def new(learned):
+        """Another classifier with the same knowledge."""
+        classifier = quick(epochs=1)
+        classifier._take(learned[0])
+        classifier.path = learned[1]
+        return classifier
+
+    return new
 
 
-def uses_of(learned, use, monkeypatch, tmp_path):
-    """Use every value; what went wrong in another way than documented."""
-    monkeypatch.chdir(tmp_path)
-    before, wrong = learned[0].digest(), []
-    for name, value in NASTY.items():
-        classifier = new(learned)
-        try:
-            USES[use](classifier, value)
-        except (GradMixError, NotFittedError):
-            if classifier._learned is not learned[0] or digest(classifier) != before:
-                wrong.append((name, "changed"))
-        except Exception as error:
-            wrong.append((name, f"{type(error).__name__}: {error}"))
-    return wrong
+@pytest.fixture(scope="session")
+def uses_of(digest, new):
+    def uses_of(learned, use, monkeypatch, tmp_path):
+        """Use every value; what went wrong in another way than documented."""
+        monkeypatch.chdir(tmp_path)
+        before, wrong = learned[0].digest(), []
+        for name, value in NASTY.items():
+            classifier = new(learned)
+            try:
+                USES[use](classifier, value)
+            except (GradMixError, NotFittedError):
+                if classifier._learned is not learned[0] or digest(classifier) != before:
+                    wrong.append((name, "changed"))
+            except Exception as error:
+                wrong.append((name, f"{type(error).__name__}: {error}"))
+        return wrong
+
+    return uses_of
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("use", USES)
-def test_rows(of_rows, use, monkeypatch, tmp_path):
+def test_rows(of_rows, use, monkeypatch, tmp_path, uses_of):
     assert uses_of(of_rows, use, monkeypatch, tmp_path) == []
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("use", [use for use in USES if "X" in use or use.startswith("pred")])
-def test_images(of_images, use, monkeypatch, tmp_path):
+def test_images(of_images, use, monkeypatch, tmp_path, uses_of):
     assert uses_of(of_images, use, monkeypatch, tmp_path) == []
 
 
@@ -226,7 +235,7 @@ PARAMS = [name for name in IncrementalClassifier().get_params() if name != "thre
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PARAMS)
-def test_parameters(name, tmp_path, monkeypatch):
+def test_parameters(name, tmp_path, monkeypatch, quick):
     """Small values only: `epochs=2**63` is refused, and no other value may train for long."""
     monkeypatch.chdir(tmp_path)
     for value in NASTY.values():

@@ -11,8 +11,6 @@ from gradmix import IncrementalClassifier
 from gradmix.classifier import features
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
-from .conftest import digest, images, quick
-
 WITH_BACKBONE = features.default_backbone() is not None
 SCENES = {name: load_sample_image(f"{name}.jpg") for name in ("china", "flower")}  # 427 x 640
 
@@ -115,7 +113,7 @@ def test_folders_in_lists_stand_for_their_photos(classifier, tmp_path):
         classifier.partial_fit(tmp_path)
 
 
-def test_a_bad_photo_in_a_list_is_named_and_nothing_is_learned(classifier, tmp_path):
+def test_a_bad_photo_in_a_list_is_named_and_nothing_is_learned(classifier, tmp_path, digest):
     good = crops("china", 1)[0]
     before = digest(classifier)
     broken = encoded(good, "JPEG")[:-500]
@@ -144,7 +142,7 @@ def test_more_classes_are_learned_from_a_mixed_list(classifier, tmp_path):
     assert other.predict(noise[5:]).tolist() == ["noise"] * 3
 
 
-def test_arrays_of_another_size_are_resized_to_what_was_learned():
+def test_arrays_of_another_size_are_resized_to_what_was_learned(images, quick):
     X, y = images("a", "b", shape=(1, 8, 8))
     classifier = quick(epochs=1).fit(X, y)
     larger = X.repeat(2, axis=2).repeat(2, axis=3)
@@ -155,7 +153,7 @@ def test_arrays_of_another_size_are_resized_to_what_was_learned():
     assert classifier._learned.basis.given.shape == (1, 8, 8)
 
 
-def test_a_stack_of_grey_images_is_not_one_photo():
+def test_a_stack_of_grey_images_is_not_one_photo(images, quick):
     X, y = images("a", "b", shape=(1, 9, 4))
     classifier = quick(epochs=1).fit(X[:, 0], y)
     assert classifier.predict(X[:, 0]).shape == (24,)

@@ -8,10 +8,8 @@ from gradmix.classifier.progress import Observer
 from gradmix.errors import InputError
 from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
-from .conftest import digest, quick, rows
 
-
-def test_a_callback_receives_every_event():
+def test_a_callback_receives_every_event(quick, rows):
     seen = []
     quick(epochs=2).fit(*rows("a", "b", each=32), callback=seen.append)
     kinds = [type(event) for event in seen]
@@ -21,7 +19,7 @@ def test_a_callback_receives_every_event():
     assert [type(event) for event in seen] == [TaskDone]
 
 
-def test_an_exception_in_a_callback_changes_nothing():
+def test_an_exception_in_a_callback_changes_nothing(digest, quick, rows):
     classifier = quick().fit(*rows("a", "b"))
     before = digest(classifier)
 
@@ -35,7 +33,7 @@ def test_an_exception_in_a_callback_changes_nothing():
         classifier.partial_fit(*rows("c"), callback="x")
 
 
-def test_verbose_prints_lines_and_changes_no_bit(capsys, monkeypatch):
+def test_verbose_prints_lines_and_changes_no_bit(capsys, monkeypatch, quick, rows):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     silent = quick(epochs=2).fit(*rows("a", "b", each=32))
     assert capsys.readouterr().err == ""
@@ -57,7 +55,7 @@ def test_lines_come_at_most_every_few_seconds(monkeypatch):
     assert lines == [f"computing features: {n} of 20 photos" for n in (5, 10)]
 
 
-def test_notebooks_show_a_table():
+def test_notebooks_show_a_table(quick, rows):
     classifier = quick(holdout_per_class=4, lr=0.02)
     assert "not fitted" in classifier._repr_html_()
     classifier.fit(*rows("a", "<b>"))

@@ -7,8 +7,7 @@ from gradmix.errors import DataNotFoundError
 from gradmix.files import read_state_file, write_state_file
 from gradmix.methods import METHODS
 
-from .conftest import WITHOUT_GRADIENTS, configuration, equal, in_processes, one_call, one_run
-
+WITHOUT_GRADIENTS = ("finetune", "joint")
 TRAINED = [name for name, info in METHODS.items() if info.build.trains]
 
 
@@ -18,15 +17,21 @@ def in_order(value):
     return value
 
 
-def same(left, right):
-    return equal(in_order(left), in_order(right))
+@pytest.fixture(scope="session")
+def same(equal):
+    def same(left, right):
+        return equal(in_order(left), in_order(right))
+
+    return same
 
 
 @pytest.mark.parametrize(
     "changes",
     [{"epochs": 1, "validation": 50_000}, pytest.param({"epochs": 2}, marks=pytest.mark.slow)],
 )
-def test_five_calls_in_five_processes_on_mnist(tmp_path, changes):
+def test_five_calls_in_five_processes_on_mnist(
+    tmp_path, changes, configuration, in_processes, one_run, same
+):
     """The paper's settings, but for the number of epochs and, for speed, of images."""
     try:
         DATASETS["mnist"].load()
@@ -39,7 +44,7 @@ def test_five_calls_in_five_processes_on_mnist(tmp_path, changes):
 
 
 @pytest.mark.parametrize("method", TRAINED)
-def test_every_method_on_digits(tmp_path, method):
+def test_every_method_on_digits(tmp_path, method, configuration, one_call, one_run, same):
     mix = "mixup" if method in WITHOUT_GRADIENTS else "gradmix+"
     config = configuration("digits", method, mix, epochs=1, increments=(4, 3, 3), device="cpu")
     ending = one_run(config)

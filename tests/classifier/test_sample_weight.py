@@ -7,17 +7,19 @@ import torch
 from gradmix.classifier.samples import draw_by_weight
 from gradmix.errors import InputError
 
-from .conftest import digest, quick, rows
-
 CLOSED_FORM = ("ridge", "slda", "ncm")
 
 
-def closed(method, **params):
-    return quick(method=method, model="linear", **params)
+@pytest.fixture(scope="session")
+def closed(quick):
+    def closed(method, **params):
+        return quick(method=method, model="linear", **params)
+
+    return closed
 
 
 @pytest.mark.parametrize("method", CLOSED_FORM)
-def test_a_weight_of_two_is_two_samples(method, tmp_path):
+def test_a_weight_of_two_is_two_samples(method, tmp_path, digest, rows, closed):
     X, y = rows("a", "b", "c", each=8)
     weights = np.arange(len(y)) % 3  # 0, 1 or 2
     weighted = closed(method).fit(X, y, sample_weight=weights)
@@ -32,14 +34,14 @@ def test_a_weight_of_two_is_two_samples(method, tmp_path):
     assert np.array_equal(again.predict(test), weighted.predict(test))
 
 
-def test_weights_of_one_change_nothing():
+def test_weights_of_one_change_nothing(quick, rows, closed):
     X, y = rows("a", "b")
     for make in (lambda: closed("ridge"), lambda: quick()):
         plain, weighted = make().fit(X, y), make().fit(X, y, sample_weight=np.ones(len(y)))
         assert np.array_equal(plain.decision_function(X), weighted.decision_function(X))
 
 
-def test_only_heavy_samples_are_trained_on():
+def test_only_heavy_samples_are_trained_on(quick, rows):
     X, y = rows("a", "b", each=20)
     weights = np.where(np.arange(len(y)) % 2, 1.0, 1e-9)
     classifier = quick(exemplars_per_class=40).fit(X, y, sample_weight=weights)
@@ -48,7 +50,7 @@ def test_only_heavy_samples_are_trained_on():
     assert classifier.report_.samples == len(y)
 
 
-def test_weights_stay_with_their_samples_when_some_are_held_out():
+def test_weights_stay_with_their_samples_when_some_are_held_out(quick, rows):
     X, y = rows("a", "b", each=20)
     params = {"holdout_per_class": 4, "early_stopping": True, "exemplars_per_class": 40}
     weights = np.where(np.arange(len(y)) % 2, 1.0, 1e-9)
@@ -72,7 +74,7 @@ def test_draws_are_in_proportion_and_leave_no_class_out():
 @pytest.mark.parametrize(
     "weights", [[1.0], np.full(40, -1.0), np.full(40, np.nan), np.zeros(40), ["a"] * 40]
 )
-def test_bad_weights_are_refused_before_any_work(weights):
+def test_bad_weights_are_refused_before_any_work(weights, digest, quick, rows):
     X, y = rows("a", "b")
     classifier = quick().fit(X, y)
     before = digest(classifier)
@@ -86,7 +88,7 @@ def test_bad_weights_are_refused_before_any_work(weights):
 
 @pytest.mark.parametrize("method", CLOSED_FORM)
 @pytest.mark.parametrize("held", [0, 3])
-def test_forgetting_with_the_samples_is_exact(method, held):
+def test_forgetting_with_the_samples_is_exact(method, held, rows, closed):
     X, y = rows("a", "b", "c", each=16)
     test, _ = rows("a", "b", seed=1)
     classifier = closed(method, holdout_per_class=held).fit(X, y)
@@ -104,14 +106,14 @@ def test_forgetting_with_the_samples_is_exact(method, held):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_forgetting_without_the_samples_is_close():
+def test_forgetting_without_the_samples_is_close(rows, closed):
     X, y = rows("a", "b", "c", each=40)
     test, expected = rows("a", "b", seed=1)
     classifier = closed("ridge").fit(X, y).forget("c")
     assert classifier.score(test, expected) > 0.95
 
 
-def test_other_samples_and_trained_networks_are_refused():
+def test_other_samples_and_trained_networks_are_refused(quick, rows, closed):
     X, y = rows("a", "b", "c")
     with pytest.raises(InputError, match="embeddings"):
         closed("ridge").fit(X, y).forget("c", X[y == "a"])

@@ -10,8 +10,6 @@ import pytest
 
 from gradmix import IncrementalClassifier
 
-from .conftest import quick
-
 EACH, COLUMNS = 6, 20
 MARGIN = 64 << 20  # bytes that the process may grow beyond the model
 
@@ -40,7 +38,7 @@ def resident():
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
 @pytest.mark.parametrize("calls", [12, pytest.param(200, marks=pytest.mark.slow)])
-def test_soak(tmp_path, calls):
+def test_soak(tmp_path, calls, quick):
     rng = np.random.default_rng(0)
     total = 4 + calls // 4
     centres = rng.normal(scale=2, size=(total, COLUMNS))
