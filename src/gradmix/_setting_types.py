@@ -34,6 +34,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _switch(value: Any) -> float:
+    number = _number(value)
+    if number not in (0, 1):
+        raise PydanticCustomError("form", "give 1, for yes, or 0")
+    return number
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or "\0" in value:
         raise PydanticCustomError("form", "give text")
@@ -76,6 +83,7 @@ def _order(value: Any) -> str | tuple[int, ...]:
 Whole = Annotated[int, BeforeValidator(_whole), Field(le=MOST)]
 Seed = Annotated[int, BeforeValidator(_whole), Field(le=2**63 - 1)]
 Number = Annotated[float, BeforeValidator(_number)]
+Switch = Annotated[float, BeforeValidator(_switch)]
 Text = Annotated[str, BeforeValidator(_text)]
 Counts = Annotated[
     tuple[Annotated[int, Field(ge=1, le=MOST)], ...],
@@ -113,6 +121,7 @@ _REMEDIES = {
     "less_than_equal": "give {le} or less",
     "less_than": "give a number below {lt}",
     "finite_number": "give a finite number",
+    "multiple_of": "give a multiple of {multiple_of}",
     "bool_type": "give True or False",
     "too_short": "give at least {min_length}",
 }

@@ -1,7 +1,6 @@
 """Options of methods: defaults, and errors that name what is wrong."""
 
 import math
-from dataclasses import asdict
 
 import pytest
 
@@ -33,7 +32,7 @@ def options(method, **given):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_defaults(method, make_training):
-    assert asdict(options(method)) == DEFAULTS.get(method, {})
+    assert dict(options(method)) == DEFAULTS.get(method, {})
     network = "mlp" if METHODS[method].build.trains else "linear"
     assert make_training(method, network=network).method.options == options(method)
 
@@ -93,4 +92,4 @@ def test_bad_values_name_themselves(method, name, value):
     ],
 )
 def test_good_values_are_taken(method, given):
-    assert asdict(options(method, **given)) == DEFAULTS[method] | given
+    assert dict(options(method, **given)) == DEFAULTS[method] | given

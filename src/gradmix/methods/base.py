@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gradmix._setting_types import Settings
 from gradmix.criterion import PairSelector, evaluating, find_head
 from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Normalise, Pool
@@ -35,9 +35,8 @@ from gradmix.settings import TrainingSettings
 from gradmix.types import Samples
 
 
-@dataclass(frozen=True)
-class Options:
-    """A method's own settings; this one has none."""
+class Options(Settings):
+    """A method's own settings, all of them numbers; this one has none."""
 
 
 def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
@@ -46,12 +45,10 @@ def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
     Raises:
         InputError: If a name is unknown or a value is not a number within bounds.
     """
-    known = {field.name: field.type for field in fields(kind)}
     for name in given:
-        if name not in known:
-            raise UnknownNameError("option", name, known or ["(this method has none)"])
-        if isinstance(given[name], bool) or not isinstance(given[name], (int, float)):
-            raise InputError(f"option {name} is {given[name]!r}; it must be a number")
+        if name not in kind.model_fields:
+            known = kind.model_fields or ["(this method has none)"]
+            raise UnknownNameError("option", name, known)
     return kind(**given)
 
 

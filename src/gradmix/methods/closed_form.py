@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from gradmix._setting_types import Number, setting
 from gradmix.closed_form import SLDA, ClosedFormHead, NearestMean, Ridge, fit_temperature
 from gradmix.errors import FileError, InputError
 from gradmix.methods.base import Method, Options, Stage
@@ -178,25 +178,27 @@ class _SolvedHead(nn.Module):
         return features @ self.weight + self.bias
 
 
-@dataclass(frozen=True)
 class RidgeOptions(Options):
     """Settings of ridge regression."""
 
-    features: float = 0.0  # random ReLU features, as in RanPAC; 0 uses the embeddings themselves
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.features <= 20_000 and self.features == int(self.features)):
-            raise InputError(f"features is {self.features}; give a whole number from 0 to 20000")
+    features: Number = setting(
+        0.0,
+        "Random ReLU features; 0 uses the embeddings.",
+        "RanPAC",
+        ge=0,
+        le=20_000,
+        multiple_of=1,
+    )
 
 
 class RidgeRegression(ClosedForm):
     """Ridge regression from features to one-hot labels, with a regulariser chosen by GCV."""
 
     options_type: ClassVar[type[Options]] = RidgeOptions
+    options: RidgeOptions
 
     def new_solver(self) -> ClosedFormHead:
         """Return an empty ridge head; its random features come from the stream "features"."""
-        assert isinstance(self.options, RidgeOptions)
         return Ridge(
             self.head.in_features,
             features=int(self.options.features),

@@ -6,13 +6,13 @@ reference code aimagelab/mammoth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
 from gradmix.methods.base import Options
 from gradmix.methods.er import ER
@@ -21,17 +21,11 @@ from gradmix.types import Samples
 PREDICT_BATCH = 1024
 
 
-@dataclass(frozen=True)
 class DEROptions(Options):
     """Weights of the terms of the loss; the reference uses 0.1 to 1."""
 
-    alpha: float = 0.5  # weight of the distance to the stored logits
-    beta: float = 0.5  # weight of the cross-entropy on a second draw (DER++ only)
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "beta"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}; a weight is 0 or more")
+    alpha: Number = setting(0.5, "Weight of the distance to the stored logits.", ge=0)
+    beta: Number = setting(0.5, "Weight of the cross-entropy on a second draw (DER++).", ge=0)
 
 
 class DER(ER):
@@ -48,12 +42,12 @@ class DER(ER):
     """
 
     options_type: ClassVar[type[Options]] = DEROptions
+    options: DEROptions
     extras: ClassVar[frozenset[str]] = frozenset({"logits", "known"})
 
     def train_step(self, step: int) -> Tensor:
         """Return CE(B1) + α · MSE(B2)."""
-        options, plan = self.options, self.plan
-        assert isinstance(options, DEROptions)
+        plan = self.plan
         assert plan is not None and plan.index is not None and self.new is not None  # noqa: PT018
         number = self.new.shape[1]
         replay = plan.index[step, number:]
@@ -66,7 +60,7 @@ class DER(ER):
             loss = self.cross_entropy(outputs, mixed.targets)
             again = self.model(self.pool.augmented(replay)) if len(replay) else outputs
         if len(replay):
-            loss = loss + options.alpha * self.distance(again, replay)
+            loss = loss + self.options.alpha * self.distance(again, replay)
         return loss
 
     def distance(self, outputs: Tensor, replay: Tensor) -> Tensor:
@@ -130,7 +124,6 @@ class DERPlusPlus(DER):
 
     def train_step(self, step: int) -> Tensor:
         """Return CE(B1) + α · MSE(B2) + β · CE(B3)."""
-        assert isinstance(self.options, DEROptions)
         loss = super().train_step(step)
         if not len(self.memory):
             return loss

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
 from gradmix.methods.base import Options, Stage
@@ -26,30 +26,16 @@ from gradmix.models.network import Mix, Network, check_splittable
 from gradmix.types import MixedBatch
 
 
-@dataclass(frozen=True)
 class FOSTEROptions(Options):
     """The reference's values; the lengths of its stages are a ratio."""
 
-    beta1: float = 0.97  # effective-number weights of the logit alignment
-    beta2: float = 0.97  # effective-number weights of the balanced distillation
-    distill: float = 1.0  # weight of the distillation from the old network
-    temperature: float = 2.0
-    compression: float = 130 / 170  # epochs of compression over epochs of boosting
-    mix_boosting: float = 1.0  # 0 leaves the batches of boosting unmixed
-    mix_compression: float = 0.0  # 1 mixes the batches of compression, too
-
-    def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be from 0 to below 1")
-        if not 0 <= self.distill < float("inf"):
-            raise InputError(f"distill is {self.distill}; a weight is 0 or more")
-        for name in ("temperature", "compression"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("mix_boosting", "mix_compression"):
-            if getattr(self, name) not in (0, 1):
-                raise InputError(f"{name} is {getattr(self, name)}; it is 1, for yes, or 0")
+    beta1: Number = setting(0.97, "Effective-number weights of the alignment.", ge=0, lt=1)
+    beta2: Number = setting(0.97, "Effective-number weights of the distillation.", ge=0, lt=1)
+    distill: Number = setting(1.0, "Weight of the distillation from the old network.", ge=0)
+    temperature: Number = setting(2.0, "Temperature of both distillations.", gt=0)
+    compression: Number = setting(130 / 170, "Epochs of compression over those of boosting.", gt=0)
+    mix_boosting: Switch = setting(1.0, "0 leaves the batches of boosting unmixed.")
+    mix_compression: Switch = setting(0.0, "1 mixes the batches of compression, too.")
 
 
 class TwoBranches(nn.Module):
@@ -105,16 +91,12 @@ class FOSTER(ER):
 
     needs_new_classes: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = FOSTEROptions
+    options: FOSTEROptions
     grows: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(check_splittable(model, "FOSTER"), *args, **kwargs)
         self.student: Network | None = None
-
-    @property
-    def _options(self) -> FOSTEROptions:
-        assert isinstance(self.options, FOSTEROptions)
-        return self.options
 
     def grow(self, seen: int) -> None:
         """From the second task on, make two branches; the last student becomes the old one."""
@@ -132,7 +114,7 @@ class FOSTER(ER):
         epochs = self.settings.epochs
         if not isinstance(self.model, TwoBranches):
             return [Stage("train", epochs)]
-        shorter = max(1, round(epochs * self._options.compression))
+        shorter = max(1, round(epochs * self.options.compression))
         return [Stage("boosting", epochs), Stage("compression", shorter)]
 
     def begin_stage(self, stage: Stage) -> None:
@@ -165,7 +147,7 @@ class FOSTER(ER):
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Plan the batches; stages whose option says so stay unmixed."""
-        options = self._options
+        options = self.options
         mixed = {"boosting": options.mix_boosting, "compression": options.mix_compression}
         if mixed.get(self.stage.name, True):
             return super().plan_epoch(new)
@@ -188,20 +170,20 @@ class FOSTER(ER):
         old, own = net.embeddings(mixed.x, mixed.mix, mixed.at)
         logits = net.head(torch.cat([old, own], dim=1))
         before = net.old.head(old)
-        weights = self.class_weights(self._options.beta1)
+        weights = self.class_weights(self.options.beta1)
         aligned = self.cross_entropy(logits / weights, mixed.targets)
         enhanced = self.cross_entropy(net.new.head(own), mixed.targets)
-        kept = distillation(logits[:, : before.shape[1]], before, self._options.temperature)
-        loss: Tensor = aligned + enhanced + self._options.distill * kept
+        kept = distillation(logits[:, : before.shape[1]], before, self.options.temperature)
+        loss: Tensor = aligned + enhanced + self.options.distill * kept
         return loss
 
     def compression_loss(self, mixed: MixedBatch) -> Tensor:
         """Return the distillation loss of the student; the answers are weighted by class."""
         assert self.student is not None
-        temperature = self._options.temperature
+        temperature = self.options.temperature
         with torch.no_grad():
             answers = (self.logits(mixed) / temperature).softmax(dim=1)
-        answers = answers * self.class_weights(self._options.beta2)
+        answers = answers * self.class_weights(self.options.beta2)
         answers = answers / answers.sum(dim=1, keepdim=True)
         outputs = self.student(mixed.x, mixed.mix, mixed.at) / temperature
         loss: Tensor = -(answers * outputs.log_softmax(dim=1)).sum(dim=1).mean()

@@ -7,13 +7,12 @@ Learning", ICLR 2023; reference code wangkiw/ICLR23-MEMO.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gradmix.errors import InputError
+from gradmix._setting_types import Number, Switch, setting
 from gradmix.methods.base import Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, fold_old_classes
@@ -23,7 +22,6 @@ from gradmix.models.network import Mix, Network, Part, check_splittable
 from gradmix.types import Samples
 
 
-@dataclass(frozen=True)
 class MEMOOptions(Options):
     """The reference's values, except for `align`.
 
@@ -32,16 +30,9 @@ class MEMOOptions(Options):
     without).
     """
 
-    auxiliary: float = 1.0  # weight of the new-versus-old loss
-    train_shared: float = 1.0  # 0 freezes the shared part after the first task
-    align: float = 0.0  # 1 scales the weights of new classes to the old ones after each task
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.auxiliary < float("inf"):
-            raise InputError(f"auxiliary is {self.auxiliary}; a weight is 0 or more")
-        for name in ("train_shared", "align"):
-            if getattr(self, name) not in (0, 1):
-                raise InputError(f"{name} is {getattr(self, name)}; it is 1, for yes, or 0")
+    auxiliary: Number = setting(1.0, "Weight of the new-versus-old loss.", ge=0)
+    train_shared: Switch = setting(1.0, "0 freezes the shared part after the first task.")
+    align: Switch = setting(0.0, "1 scales the weights of new classes to the old ones.")
 
 
 class SpecialisedNetwork(nn.Module):
@@ -100,6 +91,7 @@ class MEMO(ER):
 
     needs_new_classes: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = MEMOOptions
+    options: MEMOOptions
     grows: ClassVar[bool] = True
     model: SpecialisedNetwork
 
@@ -116,13 +108,8 @@ class MEMO(ER):
         net.add_special()
         net.head = widen_head(self.head, width * len(net.specials), seen, generator=generator)
         net.auxiliary = new_linear(width, seen - self.seen + 1, generator=generator, device=device)
-        if not self._options.train_shared:
+        if not self.options.train_shared:
             net.freeze_shared()
-
-    @property
-    def _options(self) -> MEMOOptions:
-        assert isinstance(self.options, MEMOOptions)
-        return self.options
 
     def parameters(self) -> list[nn.Parameter]:
         """Return those of the newest special part, the heads and the unfrozen shared part."""
@@ -139,12 +126,12 @@ class MEMO(ER):
         number = net.auxiliary.out_features - 1
         folded = fold_old_classes(as_soft(mixed.targets, self.seen), self.seen - number)
         auxiliary = self.cross_entropy(net.auxiliary(embeddings[-1]), folded)
-        return loss + self._options.auxiliary * auxiliary
+        return loss + self.options.auxiliary * auxiliary
 
     def end_task(self, new: Samples) -> None:
         """Align the weights, if asked for, and store random exemplars."""
         auxiliary = self.model.auxiliary
-        if auxiliary is not None and auxiliary.out_features > 1 and self._options.align:
+        if auxiliary is not None and auxiliary.out_features > 1 and self.options.align:
             align_weights(self.head, auxiliary.out_features - 1)
         super().end_task(new)
 
@@ -180,7 +167,7 @@ class MEMO(ER):
             net.auxiliary = new_linear(
                 width, structure["auxiliary"], generator=generator, device=device
             )
-            if not self._options.train_shared:
+            if not self.options.train_shared:
                 net.freeze_shared()
         self.seen = structure["seen"]
 

@@ -6,7 +6,6 @@ NeurIPS 2019; reference code optimass/Maximally_Interfered_Retrieval.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -14,21 +13,18 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from gradmix.errors import InputError
+from gradmix._setting_types import Number, setting
 from gradmix.methods.base import Options
 from gradmix.methods.er import ER
 from gradmix.types import MixedBatch, Samples
 
 
-@dataclass(frozen=True)
 class MIROptions(Options):
     """The reference scores 50 candidates for a replay batch of 10."""
 
-    candidates: float = 2.0  # exemplars scored per step, as a multiple of the replay batch
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.candidates < float("inf"):
-            raise InputError(f"candidates is {self.candidates}; give a multiple of 1 or more")
+    candidates: Number = setting(
+        2.0, "Exemplars scored per step, as a multiple of the replay batch.", ge=1
+    )
 
 
 class MIR(ER):
@@ -42,6 +38,7 @@ class MIR(ER):
     """
 
     options_type: ClassVar[type[Options]] = MIROptions
+    options: MIROptions
     plans: ClassVar[bool] = False
 
     def plan_epoch(self, new: Tensor) -> None:
@@ -56,7 +53,6 @@ class MIR(ER):
 
     def retrieve(self, new: Tensor) -> Tensor:
         """Return pool rows of the candidates whose loss rises most, (|B2|,)."""
-        assert isinstance(self.options, MIROptions)
         wanted = self.replay_size
         number = int(self.options.candidates * wanted)
         drawn = self.memory.draw(number, self.streams.device("replay")) + self.pool.num_new
