@@ -75,7 +75,7 @@ class Moments:
         sums = torch.zeros(len(classes), self.size, dtype=torch.float64)
         sums = sums.index_add(0, old, self.sums).index_add(0, new, weighted)
         if self.second:
-            self.gram = self.gram + weighted.T @ features
+            self.gram = symmetric(self.gram + weighted.T @ features)
         self.counts = counts.index_add(0, new, times.to(dtype))
         self.classes, self.sums = classes, sums
 
@@ -91,7 +91,7 @@ class Moments:
         if features is not None:
             self._check_same_samples(place, features)
         if self.second:
-            self.gram = self._gram_without(others, features)
+            self.gram = symmetric(self._gram_without(others, features))
         self.classes, self.counts = self.classes[others], self.counts[others]
         self.sums = self.sums[others]
         return not self.second or features is not None or not others.any()
@@ -147,6 +147,14 @@ class Moments:
             raise FileError(f"{STATE} is damaged: classes must ascend and counts be positive")
         self.classes, self.counts = saved.classes.clone(), saved.counts.clone()
         self.sums, self.gram = saved.sums.clone(), unpack(saved.gram, order)
+
+
+def symmetric(matrix: Tensor) -> Tensor:
+    """Return a matrix whose upper triangle mirrors the lower, as after saving and loading it.
+
+    The product of a matrix with its own transpose is not symmetric in the last bits.
+    """
+    return matrix.tril() + matrix.tril(-1).T
 
 
 def pack(matrix: Tensor) -> Tensor:
