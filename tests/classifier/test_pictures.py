@@ -13,31 +13,40 @@ from gradmix.classifier.report import contact_page, contact_sheet
 from gradmix.errors import FileError, InputError
 from gradmix.files import read_state_file, write_state_file
 
-from .test_features import HUES, SIZE, photos
-from .test_features import learned as learned_by_default
+SIZE, HUES = 32, ("red", "green", "blue")
 
 pytestmark = pytest.mark.skipif(
     features.default_backbone() is None, reason="the extra gradmix[photos] is not installed"
 )
 CPU = torch.device("cpu")
-learned = partial(learned_by_default, holdout_per_class=0)
 
 
-def assert_pictures_fit(classifier):
-    """Each picture shows the exemplar whose embedding has the same place in the memory."""
-    X, y = classifier.exemplars()
-    memory = classifier._learned.method.memory
-    assert y.tolist() == [classifier._learned.labels.known[k] for k in memory.y.tolist()]
-    backbone = classifier._learned.basis.features
-    given = torch.from_numpy(photos(*HUES)[0]).permute(0, 3, 1, 2)
-    learned_from = torch.cdist(memory.x, backbone.embed(given, CPU)).argmin(1)
-    shown, pixels = torch.from_numpy(X).float(), backbone.resized(given).float()
-    nearest = torch.cdist(shown.flatten(1), pixels.flatten(1)).argmin(1)
-    assert nearest.tolist() == learned_from.tolist()
+@pytest.fixture(scope="session")
+def learned(learned_photos):
+    return partial(learned_photos, holdout_per_class=0)
+
+
+@pytest.fixture(scope="session")
+def assert_pictures_fit(photos):
+    def assert_pictures_fit(classifier):
+        """Each picture shows the exemplar whose embedding has the same place in the memory."""
+        X, y = classifier.exemplars()
+        memory = classifier._learned.method.memory
+        assert y.tolist() == [classifier._learned.labels.known[k] for k in memory.y.tolist()]
+        backbone = classifier._learned.basis.features
+        given = torch.from_numpy(photos(*HUES)[0]).permute(0, 3, 1, 2)
+        learned_from = torch.cdist(memory.x, backbone.embed(given, CPU)).argmin(1)
+        shown, pixels = torch.from_numpy(X).float(), backbone.resized(given).float()
+        nearest = torch.cdist(shown.flatten(1), pixels.flatten(1)).argmin(1)
+        assert nearest.tolist() == learned_from.tolist()
+
+    return assert_pictures_fit
 
 
 @pytest.mark.parametrize("params", [{}, {"method": "er", "mix": "none", "epochs": 1}])
-def test_every_exemplar_has_its_picture_after_any_number_of_calls(params, tmp_path):
+def test_every_exemplar_has_its_picture_after_any_number_of_calls(
+    params, tmp_path, learned, assert_pictures_fit
+):
     each = {"exemplars_per_class": 5, **params}
     classifier = learned(("red", "green"), ("blue",), ("green",), **each)
     assert classifier.exemplars()[0].shape == (15, 3, SIZE, SIZE)
@@ -50,13 +59,13 @@ def test_every_exemplar_has_its_picture_after_any_number_of_calls(params, tmp_pa
     assert_pictures_fit(again)
 
 
-def test_a_shrinking_memory_drops_the_pictures_with_the_exemplars():
+def test_a_shrinking_memory_drops_the_pictures_with_the_exemplars(learned, assert_pictures_fit):
     classifier = learned(("red", "green"), ("blue",), exemplars_per_class=None, memory_total=7)
     assert np.unique(classifier.exemplars()[1], return_counts=True)[1].tolist() == [2, 3, 2]
     assert_pictures_fit(classifier)
 
 
-def test_embeddings_are_float16_in_files(tmp_path):
+def test_embeddings_are_float16_in_files(tmp_path, learned):
     classifier = learned(("red", "green"), holdout_per_class=2)
     classifier.save(tmp_path / "f")
     state = read_state_file(tmp_path / "f", "classifier")
@@ -67,7 +76,7 @@ def test_embeddings_are_float16_in_files(tmp_path):
     assert again.holdout.x.dtype == torch.float32
 
 
-def test_without_images_only_embeddings_are_stored(tmp_path):
+def test_without_images_only_embeddings_are_stored(tmp_path, learned):
     classifier = learned(("red", "green"), method="er", mix="none", epochs=1, keep_images=False)
     assert len(classifier._learned.method.memory) == 16
     with pytest.raises(InputError, match="keep_images=True"):
@@ -77,7 +86,7 @@ def test_without_images_only_embeddings_are_stored(tmp_path):
     assert len(learned(("red", "green"), keep_images=False)._learned.method.memory) == 0
 
 
-def test_pictures_can_be_looked_at_and_learned_by_another_classifier():
+def test_pictures_can_be_looked_at_and_learned_by_another_classifier(photos, learned):
     classifier = learned(("red", "green"))
     assert contact_sheet(classifier._learned).startswith(b"\x89PNG")
     assert "exemplars of red" in contact_page(classifier._learned)
@@ -86,12 +95,12 @@ def test_pictures_can_be_looked_at_and_learned_by_another_classifier():
     assert other.score(*photos("red", "green", seed=3)) == 1.0
 
 
-def test_images_must_be_kept_where_they_are_replayed(without_backbone):
+def test_images_must_be_kept_where_they_are_replayed(without_backbone, learned):
     with pytest.raises(InputError, match="keep_images is False, and er replays images"):
         learned(("red", "green"), keep_images=False, image_size=None)
 
 
-def test_files_of_earlier_versions_have_no_pictures(tmp_path):
+def test_files_of_earlier_versions_have_no_pictures(tmp_path, photos, learned):
     classifier = learned(("red", "green"), method="er", mix="none", epochs=1)
     classifier.save(tmp_path / "f")
     state = read_state_file(tmp_path / "f", "classifier")
@@ -117,7 +126,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("case", DAMAGE)
-def test_damaged_pictures_are_refused(case, tmp_path):
+def test_damaged_pictures_are_refused(case, tmp_path, learned):
     learned(("red", "green")).save(tmp_path / "f")
     state = read_state_file(tmp_path / "f", "classifier")
     state["pictures"] = DAMAGE[case](state["pictures"])
@@ -134,7 +143,7 @@ def test_pictures_survive_a_file(given):
 # --- no exemplars at all --------------------------------------------------------------------
 
 
-def test_closed_form_methods_need_no_exemplars(tmp_path):
+def test_closed_form_methods_need_no_exemplars(tmp_path, photos, learned):
     classifier = learned(("red", "green"), ("blue",), exemplars_per_class=0)
     assert classifier.score(*photos(*HUES, seed=1)) == 1.0
     assert classifier.exemplars()[0].shape == (0, 3, SIZE, SIZE)
@@ -146,7 +155,7 @@ def test_closed_form_methods_need_no_exemplars(tmp_path):
     np.testing.assert_array_equal(classifier.predict_proba(X), many.predict_proba(X))
 
 
-def test_held_out_samples_may_be_all_that_is_stored():
+def test_held_out_samples_may_be_all_that_is_stored(learned):
     classifier = learned(("red", "green"), exemplars_per_class=2, holdout_per_class=2, model="auto")
     assert len(classifier._learned.holdout) == 4
 
@@ -159,6 +168,6 @@ def test_held_out_samples_may_be_all_that_is_stored():
         ({"model": "mlp"}, "exemplars_per_class is 0, and ER replays"),
     ],
 )
-def test_an_empty_memory_is_refused_where_it_makes_no_sense(params, message):
+def test_an_empty_memory_is_refused_where_it_makes_no_sense(params, message, learned):
     with pytest.raises(InputError, match=message):
         learned(("red", "green"), exemplars_per_class=0, **params)

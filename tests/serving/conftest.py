@@ -33,6 +33,11 @@ def encode(name="red", kind="PNG", size=(30, 20)):
     return file.getvalue()
 
 
+@pytest.fixture(scope="session", name="photos")
+def _photos():
+    return photos
+
+
 @pytest.fixture(scope="session")
 def encoded():
     """The maker of photos."""

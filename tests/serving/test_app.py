@@ -163,9 +163,7 @@ def test_models_that_cannot_be_served(tmp_path, made_model):
         ServedModel(made_model, false_alarm_rate=0)
 
 
-def test_without_held_out_photos_none_is_unknown(tmp_path, encoded):
-    from .conftest import photos
-
+def test_without_held_out_photos_none_is_unknown(tmp_path, encoded, photos):
     classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
     classifier.fit(photos("red", 10), [os.fsdecode(b"\xff")] * 5 + ["b"] * 5)
     classifier.save(tmp_path / "m")
