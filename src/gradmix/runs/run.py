@@ -26,7 +26,7 @@ from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import Event, StepDone, Training
 
 LOCK_SECONDS = 10.0
-"""How long to wait for a checkpoint in use: readers of streamed photos outlive a killed run."""
+"""How long to wait for a checkpoint in use: an earlier run may still be ending."""
 
 REPORT_SECONDS = 0.5
 """How often a run writes its progress."""
