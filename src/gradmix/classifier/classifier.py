@@ -184,23 +184,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> IncrementalClassifier:
         """Learn from nothing; earlier knowledge is replaced.
 
-        Args:
-            X: The samples; see the class.
-            y: One label per sample: text, integers or booleans. Datasets and folders contain their
-                own labels.
-            eval_set: Data to measure accuracy on: (X, y), a dataset or a folder.
-            sample_weight: One weight of 0 or more per sample; see `partial_fit`.
-            callback: A function that receives events; see `partial_fit`.
-
-        Returns:
-            The classifier itself.
-
-        Raises:
-            InputError: If data or parameters cannot be used.
-            DivergedError: If training diverged.
-            OutOfMemoryError: If there is not enough memory.
-
-        After any error the classifier is as it was before the call.
+        Arguments, result and errors are those of `partial_fit`.
 
         Example:
             >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)

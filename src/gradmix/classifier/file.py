@@ -231,7 +231,7 @@ def read(
     if isinstance(state.get("params"), dict):
         for name, value in {**ADDED, "keep_images": "features" not in state}.items():
             state["params"].setdefault(name, value)
-    with _blaming_file(path):
+    with _blaming(path):
         checked = validate(ClassifierState, state, path)
     if {*checked.params, "random_state"} != {*names} or not {*checked.changed} <= {*names}:
         raise FileError(f"{os.fspath(path)} is damaged: params: not those of a classifier")
@@ -242,7 +242,7 @@ def read(
     if device is None:
         device = checked.changed.get("device", checked.params["device"])
         _check_saved_device(path, device)
-    with _blaming_model(path, model) if own else _blaming_file(path):
+    with _blaming(path, model if own else None):
         learned = from_state(state, model, device)
         finite = _predicts_finite(learned)
     if not finite:
@@ -296,25 +296,16 @@ def _predicts_finite(learned: Learned) -> bool:
 
 
 @contextmanager
-def _blaming_file(path: FilePath) -> Iterator[None]:
-    """Turn every error into a FileError: a part of the file does not fit."""
+def _blaming(path: FilePath, model: nn.Module | None = None) -> Iterator[None]:
+    """Turn errors into a FileError, or an InputError if the caller's network does not fit."""
     try:
         yield
     except Exception as error:
         if isinstance(error, (FileError, MissingPackageError)) or is_out_of_memory(error):
             raise
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        raise FileError(f"{os.fspath(path)} is damaged: {kind}{error}") from error
-
-
-@contextmanager
-def _blaming_model(path: FilePath, model: nn.Module) -> Iterator[None]:
-    """Turn every error into an InputError: the caller's network does not fit the file."""
-    try:
-        yield
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
+        if model is None:
+            raise FileError(f"{os.fspath(path)} is damaged: {kind}{error}") from error
         raise InputError(
             f"model is a {type(model).__name__} that does not fit {os.fspath(path)}; give one with "
             f"the same layers as when it was saved: {error}"
