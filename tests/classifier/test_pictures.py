@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from gradmix import IncrementalClassifier
 from gradmix.classifier import features
@@ -171,3 +172,15 @@ def test_held_out_samples_may_be_all_that_is_stored(learned):
 def test_an_empty_memory_is_refused_where_it_makes_no_sense(params, message, learned):
     with pytest.raises(InputError, match=message):
         learned(("red", "green"), exemplars_per_class=0, **params)
+
+
+def test_weights_of_photos_in_files(tmp_path):
+    X, y = photos("red", "green", each=10)
+    paths = [tmp_path / f"{number}.png" for number in range(len(X))]
+    for path, pixels in zip(paths, X, strict=True):
+        Image.fromarray(pixels).save(path)
+    weights = np.arange(len(y)) % 2
+    classifier = IncrementalClassifier(image_size=SIZE, random_state=0, holdout_per_class=0)
+    classifier.fit(paths, y, sample_weight=weights)
+    assert classifier._learned.counts == (5, 5)
+    assert len(classifier.exemplars()[0]) == 10
