@@ -174,7 +174,7 @@ def test_an_empty_memory_is_refused_where_it_makes_no_sense(params, message, lea
         learned(("red", "green"), exemplars_per_class=0, **params)
 
 
-def test_weights_of_photos_in_files(tmp_path):
+def test_weights_of_photos_in_files(tmp_path, photos):
     X, y = photos("red", "green", each=10)
     paths = [tmp_path / f"{number}.png" for number in range(len(X))]
     for path, pixels in zip(paths, X, strict=True):
