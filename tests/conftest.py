@@ -41,6 +41,23 @@ def _keep_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def plugins():
+    """Forget the plugins that a test registers."""
+    from gradmix import plugins
+    from gradmix.mixing import ABOUT, recipe
+    from gradmix.settings import PRESETS
+    from gradmix.training.metrics import LOWER_IS_BETTER
+
+    tables = [*plugins.TABLES.values(), plugins._plugins, plugins._broken, ABOUT, PRESETS]
+    tables += [recipe.PARTNERS, recipe.BLENDS, recipe.LABELS, LOWER_IS_BETTER]
+    before = [table.copy() for table in tables]
+    yield plugins
+    for table, content in zip(tables, before, strict=True):
+        table.clear()
+        (table.extend if isinstance(table, list) else table.update)(content)
+
+
 # --- pairwise sampling of large products ---------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradmix.memory import ReplayMemory
     from gradmix.mixing import Recipe, parse_recipe
     from gradmix.mixing.gradmix import GradMix
+    from gradmix.plugins import register
     from gradmix.runs.config import RunConfig, config_for
     from gradmix.runs.results import RunResult, load_result
     from gradmix.runs.run import run
@@ -38,6 +39,7 @@ _HOME = {
     "config_for": "gradmix.runs.config",
     "load_result": "gradmix.runs.results",
     "parse_recipe": "gradmix.mixing",
+    "register": "gradmix.plugins",
     "run": "gradmix.runs.run",
     "run_sweep": "gradmix.runs.sweep",
 }
@@ -57,6 +59,7 @@ __all__ = [
     "config_for",
     "load_result",
     "parse_recipe",
+    "register",
     "run",
     "run_sweep",
 ]

@@ -18,6 +18,7 @@ class UnknownNameError(InputError):
     """A name that is not in a registry; the message suggests the nearest known name."""
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        self.kind, self.name = kind, name
         names = sorted(known)
         near = difflib.get_close_matches(str(name), names, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -38,6 +38,9 @@ class ExperimentSettings(Settings):
 
     data: Text = setting(..., "Data set; see `gradmix list`.")
     method: Text = setting("er", "Basis method; see `gradmix list`.", PAPER)
+    data_version: Text = setting(
+        "", "Digest of an image folder, found by `config_for`: names, sizes and times of its files."
+    )
     seed: Seed = setting(0, "Seed of weights, batches, memory and mixing.", ge=0)
     model: Text = setting("mlp", "Network; see `gradmix list`.", PAPER)
     finetune: Literal["none", "last", "all"] = setting(

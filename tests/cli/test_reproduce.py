@@ -8,6 +8,7 @@ from gradmix.runs.store import ResultStore
 
 def test_the_list_has_tables_and_figures(gradmix):
     text = gradmix("reproduce", "--list")
+    assert text == gradmix("reproduce")
     assert "main-er" in text
     assert "approximation-error" in text
 
@@ -41,14 +42,37 @@ def test_shows_what_there_is_beside_the_paper_without_running(shell, example, tm
     assert "| ER | 0.906 | 0.896 ± 0.002 | +0.010 | – | – |  |" in page
 
 
+def test_a_subset_adds_to_the_page(gradmix, example, tmp_path):
+    store = ResultStore(tmp_path / "runs").create()
+    for data, mix, seed in (("mnist", "none", 0), ("mnist", "mixup", 7), ("digits", "remix", 0)):
+        store.save(example(data=data, mix=mix, seed=seed))
+    page = tmp_path / "pages" / "main-er.md"
+
+    def rows(*args):
+        out = ["--out", store.path, "--to", page.parent, "--no-run"]
+        gradmix("reproduce", "main-er", *out, *args)
+        lines = page.read_text(encoding="utf-8").splitlines()
+        return [line.split("|")[1].strip() for line in lines if line.startswith("| ER")]
+
+    assert rows("--data", "mnist", "--mix", "none", "--seeds", 0) == ["ER"]
+    assert rows("--data", "mnist", "--mix", "mixup", "--seeds", 7) == ["ER", "ER + Mixup"]
+    every = ["ER", "ER + Mixup", "ER + Remix"]
+    assert rows("--data", "digits", "--mix", "remix", "--seeds", 0) == every
+    unmarked = page.read_text(encoding="utf-8").partition("<!--")[0]
+    page.write_text(unmarked, encoding="utf-8")
+    default = rows("--data", "digits", "--mix", "remix", "--seeds", 0)  # all mixes, seeds 0-4
+    assert set(default) == {"ER", "ER + Remix", "ER + shuffled control of gradmix+"}
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "nothing to reproduce; give names"),
         (["main-err"], "unknown reproduction 'main-err'"),
         (["main-er", "--data", "mnits"], "did you mean 'mnist'"),
         (["main-er", "--scale", "tiny"], "unknown scale 'tiny'"),
-        (["main-er", "--mix", "cutmixx"], "mix is 'cutmixx', which main-er does not have"),
+        (["main-er", "--mix", "cutmixx"], "unknown mix 'cutmixx': did you mean 'cutmix'"),
+        (["heatmap", "--mix", "mixup"], "mix is .* which heatmap does not have"),
+        (["main-er", "--import", "no_such_module"], "import is 'no_such_module', which cannot"),
         (["main-er", "--seeds", "x"], "seeds"),
         (["main-er", "--data", "digits", "--jobs", "0"], "jobs is 0"),
         (["main-er", "--no-run", "--out", "typo"], "out is 'typo', which is not a folder"),

@@ -198,5 +198,7 @@ def test_results_of_different_cpus_are_mentioned(invoke, example, tmp_path):
     for seed, capability in enumerate(["AVX2", None, "AVX512"]):
         versions = {} if capability is None else {"cpu_capability": capability}
         store.save(replace(example(0.5, seed=seed), versions=versions))
-    assert "different CPU capabilities (AVX2, AVX512)" in invoke("results", tmp_path).stderr
-    assert "CPU" not in invoke("results", tmp_path, "--seeds", "0-1").stderr
+    note = "CPUs with different capabilities (AVX2, AVX512)"
+    assert note in invoke("results", tmp_path).stdout
+    assert note in invoke("results", tmp_path, "--format", "csv").stderr
+    assert "CPU" not in invoke("results", tmp_path, "--seeds", "0-1").output

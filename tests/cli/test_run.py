@@ -78,7 +78,6 @@ def test_finished_runs_are_kept_unless_asked_to_repeat(gradmix, tmp_path):
         (["--data", "digits", "--increments", "11"], "increments is 11"),
         (["--data", "digits", "--increments", "5", "6"], "increments"),
         (["--data", "digits", "--seeds", "one"], "seeds has 'one'"),
-        (["--data", "digits", "--seeds", "3", "3"], "only once"),
         (["--data", "digits", "--class-order", "0,x"], "class_order is '0,x'"),
         (["--data", "digits", "--class-order", "0,1"], "class_order"),
         (["--data", "digits", "--class-order", "random"], "unknown class order"),

@@ -13,7 +13,6 @@ from gradmix.cli.settings import (
     OPTIONS,
     ManyValues,
     chosen,
-    chosen_lists,
     help_of,
     parse_class_order,
     parse_options,
@@ -25,17 +24,17 @@ from gradmix.settings import RunSettings
 
 
 def test_every_setting_is_an_option():
-    assert RunSettings.model_fields.keys() - OPTIONS.keys() == {"data", "seed"}
+    assert RunSettings.model_fields.keys() - OPTIONS.keys() == {"data", "data_version", "seed"}
 
 
-def parse(lists, *args):
+def parse(*args):
     """Return what a command with the settings makes of its arguments."""
     app, seen = typer.Typer(), {}
 
     @app.command(cls=ManyValues)
-    @with_settings(lists=lists)
+    @with_settings
     def command(own: int = 0, **settings):
-        seen.update((chosen_lists if lists else chosen)(settings), own=own)
+        seen.update(chosen(settings), own=own)
 
     outcome = CliRunner().invoke(app, [str(arg) for arg in args])
     assert outcome.exit_code == 0, outcome.output
@@ -43,18 +42,18 @@ def parse(lists, *args):
 
 
 @pytest.mark.parametrize("flag", ["--exemplars", "--exemplars-per-class"])
-def test_one_value_each(flag):
-    given = parse(False, "--own", 3, flag, 16, "--alpha", 1, "--lr-steps", 1, 2)
-    assert given == {"own": 3, "exemplars_per_class": 16, "alpha": 1.0, "lr_steps": [1, 2]}
-    assert parse(False, "--option", "b=2", "a=1", "--transforms", "none") == {
-        "own": 0, "options": (("a", 1.0), ("b", 2.0)), "transforms": (),
+def test_every_value_is_a_list(flag):
+    given = parse("--own", 3, flag, 16, "--alpha", 1, "--lr-steps", 1, 2)
+    assert given == {"own": 3, "exemplars_per_class": [16], "alpha": [1.0], "lr_steps": [[1, 2]]}
+    assert parse("--option", "b=2", "a=1", "--transforms", "none") == {
+        "own": 0, "options": [(("a", 1.0), ("b", 2.0))], "transforms": [()],
     }  # fmt: skip
-    assert parse(False) == {"own": 0}
+    assert parse() == {"own": 0}
 
 
 def test_several_values_except_for_settings_that_are_lists():
     given = parse(
-        True, "--mix", "none", "gradmix+", "--alpha", 0.4, 1, "--exemplars", 16, 64, "--own", 1,
+        "--mix", "none", "gradmix+", "--alpha", 0.4, 1, "--exemplars", 16, 64, "--own", 1,
         "--class-order", "natural", "3,1,0,2", "--increments", 4, 6, "--option", "alpha=0.3",
     )  # fmt: skip
     assert given == {
@@ -68,10 +67,9 @@ def test_several_values_except_for_settings_that_are_lists():
     }
 
 
-@pytest.mark.parametrize("lists", [False, True])
-def test_every_option_is_explained(lists):
+def test_every_option_is_explained():
     app = typer.Typer()
-    app.command()(with_settings(lists=lists)(lambda **settings: None))
+    app.command()(with_settings(lambda **settings: None))
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "300"}).output
     for name, setting in OPTIONS.items():
         for flag in FLAGS.get(name, [f"--{name.replace('_', '-')}"]):

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 from gradmix.cli import main
-from gradmix.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -30,16 +29,7 @@ PYTHON = [
 ]
 
 
-@pytest.fixture
-def known_methods():
-    """Undo the registration of methods."""
-    known = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(known)
-
-
-@pytest.mark.usefixtures("known_methods")
+@pytest.mark.usefixtures("plugins")
 @pytest.mark.parametrize("code", PYTHON)
 def test_python_examples_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

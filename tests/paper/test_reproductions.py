@@ -5,12 +5,12 @@ from dataclasses import asdict
 import pytest
 
 from gradmix import config_for, run
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.errors import UnknownNameError
 from gradmix.paper.reproductions import (
     configs_of,
     find_reproduction,
-    only_mixes,
     reproductions,
+    select_lines,
 )
 from gradmix.runs.config import controls_of
 
@@ -101,12 +101,19 @@ def test_a_small_scale_is_another_run():
         configs("main-er", scale="tiny")
 
 
-def test_lines_of_some_mixes():
-    chosen = [find_reproduction(name) for name in ("main-er", "heatmap")]
-    (one,) = only_mixes(chosen, ["none", "mixup"])
-    assert [line.label for line in one.lines] == ["ER", "ER + Mixup"]
-    with pytest.raises(InputError, match=r"mix is 'mixupp', which main-er, heatmap does not have"):
-        only_mixes(chosen, ["mixupp"])
+def test_lines_of_some_mixes_and_methods():
+    main, heatmap = (find_reproduction(name) for name in ("main-er", "heatmap"))
+    chosen = select_lines(main, ["none", "mixup", "shuffle:cutmix:remix"], ["mir"])
+    assert [line.label for line in chosen.lines] == [
+        *("ER", "ER + Mixup", "ER + shuffle:cutmix:remix"),
+        *("MIR", "MIR + Mixup", "MIR + shuffle:cutmix:remix"),
+    ]
+    assert [line.paper is None for line in chosen.lines] == [False, False, True, True, True, True]
+    assert configs_of(chosen.lines[-1], "mnist", [3]) == [
+        config_for("mnist", method="mir", mix="shuffle:cutmix:remix", seed=3)
+    ]
+    assert select_lines(heatmap, ["none"], ["mir"]).lines == ()
+    assert select_lines(main, None) == main
 
 
 @pytest.fixture(scope="module")

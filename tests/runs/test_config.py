@@ -5,7 +5,7 @@ import pytest
 from gradmix.data import DATASETS
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing.recipe import RECIPES, parse_recipe
-from gradmix.runs.config import RunConfig, config_for, configs_for_seeds, controls_of
+from gradmix.runs.config import RunConfig, config_for, controls_of
 from gradmix.runs.groups import is_control
 from gradmix.settings import PRESETS
 
@@ -65,15 +65,6 @@ def test_none_leaves_a_field_and_a_value_changes_it():
 def test_a_total_replaces_the_number_per_class():
     c = config_for("mnist", memory_total=100)
     assert (c.exemplars_per_class, c.memory_total) == (None, 100)
-
-
-def test_seeds():
-    configs = configs_for_seeds("digits", [3, 1], mix="none")
-    assert [c.seed for c in configs] == [3, 1]
-    with pytest.raises(InputError, match="only once"):
-        configs_for_seeds("digits", [1, 1])
-    with pytest.raises(InputError, match="empty"):
-        configs_for_seeds("digits", [])
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.runs.config import config_for
-from gradmix.runs.grid import expand, read_grids
+from gradmix.runs.config import config_for, expand
+from gradmix.runs.grid import read_grids
 
 
 def grids(tmp_path, text, **overrides):
@@ -124,4 +124,16 @@ def test_leaving_out_everything_or_an_unknown_name_is_an_error():
     with pytest.raises(InputError, match=r"no combination is possible; .*method finetune"):
         expand([{**HALF, "method": ["finetune"], "mix": ["gradmix"]}], skip_impossible=True)
     with pytest.raises(UnknownNameError, match="did you mean 'finetune'"):
-        expand([{**HALF, "method": ["er", "fintune"]}], skip_impossible=True)
+        expand([{**HALF, "method": ["er", "fintune"]}])
+
+
+def test_a_missing_plugin_is_skipped_by_name_and_the_other_runs_stay():
+    grid = {**HALF, "method": ["er", "my-own"]}
+    configs, skipped = expand([grid], skip_impossible=True)
+    assert {config.method for config in configs} == {"er"}
+    ((name, reason),) = {name.split(",")[1]: why for name, why in skipped.items()}.items()
+    assert name == " method my-own"
+    assert reason.startswith("unknown method 'my-own'")
+    assert reason.endswith("a plugin needs --import MODULE")
+    with pytest.raises(UnknownNameError, match="setting"):
+        expand([{**HALF, "epoch": [1]}], skip_impossible=True)

@@ -20,6 +20,8 @@ from gradmix.runs.groups import (
     in_order,
     is_best,
     is_control,
+    parse_against,
+    parse_condition,
     select,
     uses_gradients,
 )
@@ -166,7 +168,23 @@ def test_the_base_has_all_but_the_mix_in_common(two_mixes):
     assert find_base(mir_mixup, groups, "none") is mir_none
     assert find_base(mixup, groups, "remix") is None
     with pytest.raises(InputError, match="not grouped by mix"):
-        find_base(group_results(results[:3], by=["data"])[0], groups, "none")
+        parse_against("none", group_results(results[:3], by=["data"]))
+
+
+def test_the_base_may_differ_in_any_setting():
+    results = two_mixes() + two_mixes(method="mir") + two_mixes(exemplars_per_class=8)
+    groups = {group.label: group for group in group_results(results)}
+    er, mir = (f"digits {method} mixup exemplars_per_class=4" for method in ("er", "mir"))
+    larger = "digits er mixup exemplars_per_class=8"
+    every = list(groups.values())
+    assert find_base(groups[mir], every, "er") is groups[er]
+    assert find_base(groups[mir], every, "method=er") is groups[er]
+    assert find_base(groups[larger], every, "exemplars_per_class=4") is groups[er]
+    assert find_base(groups[mir], every, "exemplars_per_class=8") is None
+    with pytest.raises(InputError, match="not grouped by epochs"):
+        find_base(groups[er], every, "epochs=1")
+    with pytest.raises(InputError, match="give name=value"):
+        parse_condition("epochs")
 
 
 def test_a_base_without_the_settings_of_a_mix_serves_all_of_them(runs):

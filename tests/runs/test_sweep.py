@@ -14,8 +14,8 @@ from functools import partial
 import pytest
 
 from gradmix.errors import DataNotFoundError, FileError, InputError, WorkerError
-from gradmix.methods import METHODS, MethodInfo
 from gradmix.methods.er import ER
+from gradmix.plugins import register
 from gradmix.runs import run as complete_module
 from gradmix.runs import sweep as sweep_module
 from gradmix.runs.config import config_for
@@ -186,23 +186,24 @@ def test_jobs_are_at_least_one(store):
         run_sweep(quick(), store, jobs=0)
 
 
-class OwnMethod(ER):
-    """A method that only this process knows."""
+def test_workers_know_the_plugins_of_this_process(store, plugins):
+    class Own(ER):  # pickled by value, as the workers cannot import a test
+        """A method that only this process knows."""
+
+    register("method", "own", Own)
+    register("metric", "worst_task", lambda matrix, initial: matrix[-1].min())
+    sweep = run_sweep(quick((0, 1), method="own", mix="none"), store, jobs=2)
+    assert sweep.count("done") == 2
+    expected = run_sweep(quick((0, 1), mix="none"), store).results
+    for own, er in zip(sweep.results, expected, strict=True):
+        assert own.accuracy == er.accuracy
+        assert own.metrics["worst_task"] == min(own.accuracy[-1])
 
 
-def test_several_jobs_refuse_a_method_of_this_process(store, monkeypatch):
-    monkeypatch.setitem(METHODS, "own", MethodInfo("own", "own", OwnMethod))
-    configs = quick(method="own", mix="none")
-    with pytest.raises(InputError, match="jobs is 2, but the method 'own' was added in Python"):
-        run_sweep(configs, store, jobs=2)
+def test_a_module_that_cannot_be_imported_is_named_before_any_run(store):
+    with pytest.raises(InputError, match="import is 'no_such_module', which cannot be imported"):
+        run_sweep(quick(), store, imports=["no_such_module"])
     assert not store.path.exists()
-    assert run_sweep(configs, store).count("done") == 1
-
-
-def test_several_jobs_refuse_a_method_that_replaces_a_built_in_one(store, monkeypatch):
-    monkeypatch.setitem(METHODS, "er", MethodInfo("own", "own", OwnMethod))
-    with pytest.raises(InputError, match="the method 'er' was added in Python"):
-        run_sweep(quick(), store, jobs=2)
 
 
 # --- progress -----------------------------------------------------------------------------------

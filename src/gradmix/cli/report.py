@@ -20,6 +20,13 @@ def report(
     ] = "report.html",
     title: Annotated[str, typer.Option(help="Title of the page.")] = "gradmix report",
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare with this mix, method or setting, such as exemplars_per_class=16. "
+            "Default: no mixing."
+        ),
+    ] = None,
     protocol: Annotated[
         int | None, typer.Option(help="Show results of this protocol version only.")
     ] = None,
@@ -38,7 +45,7 @@ def report(
         raise InputError(f"store is {store!r}, which has no results; `gradmix run` makes some")
     from gradmix.report import write_report
 
-    path = write_report(results, out, title=title)
+    path = write_report(results, out, title=title, against=against)
     output.print(f"report in {path}", soft_wrap=True, markup=False)
     if open_it and not webbrowser.open(Path(path).resolve().as_uri()):
         messages.print("no browser was found to open the page")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table as RichTable
 
+from gradmix.cli.settings import Data, Imports, Jobs, Out, RetryFailed
 from gradmix.cli.terminal import SweepDisplay, messages, output, show_results
 from gradmix.errors import FileError, InputError
 
 if TYPE_CHECKING:
+    from gradmix.paper.pages import Selection
     from gradmix.paper.reproductions import Reproduction
     from gradmix.runs.config import RunConfig
     from gradmix.runs.store import ResultStore
@@ -23,56 +26,58 @@ EVERYTHING = "all"
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME…", help="Names from --list, or all.")
+        list[str] | None,
+        typer.Argument(metavar="NAME…", help="Tables and figures, or all. Default: list them."),
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Show all names.")] = False,
-    data: Annotated[list[str] | None, typer.Option(help="Data sets; see `gradmix list`.")] = None,
+    data: Data = None,
     seeds: Annotated[
         list[str] | None, typer.Option(help="Seeds, such as 0 1 2. Default: 0-4, as in the paper.")
     ] = None,
     mix: Annotated[
-        list[str] | None, typer.Option(help="Show the rows of these mixes only.")
+        list[str] | None,
+        typer.Option(help="Run these mixes only; main tables also take mixes of your own."),
     ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Add the rows of these methods to main tables.")
+    ] = None,
+    imports: Imports = None,
     scale: Annotated[
         str, typer.Option(help="full, as in the paper, or small: narrow networks and few epochs.")
     ] = "full",
-    jobs: Annotated[int, typer.Option(help="Runs to compute at once, each in a process.")] = 1,
-    out: Annotated[str, typer.Option(help="Folder for the result files.")] = "runs",
+    jobs: Jobs = 1,
+    out: Out = "runs",
     to: Annotated[str, typer.Option(help="Folder for the tables and figures.")] = "reproduction",
     run: Annotated[
         bool, typer.Option(help="Compute missing runs, or show only the results in OUT.")
     ] = True,
-    retry_failed: Annotated[bool, typer.Option(help="Repeat runs that failed earlier.")] = False,
+    retry_failed: RetryFailed = False,
 ) -> None:
     """Reproduce tables and figures of the paper: our value, the paper's and the difference.
 
-    Each one is also written to a Markdown file, with pictures if matplotlib is installed. Runs
-    that OUT already has are not repeated. Stopped runs resume from their checkpoints.
+    Each one is also written to a Markdown file, with pictures if matplotlib is installed; what an
+    existing file shows stays. Runs that OUT already has are not repeated. Stopped runs resume from
+    their checkpoints. Without a name, the command lists all names.
     """
     from gradmix._setting_types import parse_seeds
-    from gradmix.paper.reproductions import configs_of, only_mixes
+    from gradmix.plugins import import_plugins
     from gradmix.runs.store import ResultStore
 
-    if list_them:
+    if list_them or not names:
         _list()
         return
-    chosen = _find(names or [])
-    if mix is not None:
-        chosen = only_mixes(chosen, mix)
+    import_plugins(imports or [])
     numbers = parse_seeds(seeds or ["0-4"])
-    data = None if data is None else list(dict.fromkeys(data))
+    chosen = [_select(one, mix, method or [], data, numbers) for one in _find(names)]
+    chosen = [asked for asked in chosen if asked.shown.lines]
+    if not chosen:
+        raise InputError(f"mix is {mix}, which {', '.join(names)} does not have; give others")
     _check_folder(to)
     if not run and not Path(out).is_dir():
         raise InputError(
             f"out is {out!r}, which is not a folder; with --no-run, give one with results"
         )
-    wanted = [
-        config
-        for one in chosen
-        for line in one.lines
-        for name in data or one.data
-        for config in configs_of(line, name, numbers, scale)
-    ]
+    wanted = [config for asked in chosen for config in asked.configs(scale)]
     store = ResultStore(out)
     finished = not run or _run(wanted, store, jobs, retry_failed)
     missing = sum(store.find(config) is None for config in dict.fromkeys(wanted))
@@ -80,10 +85,44 @@ def reproduce(
         messages.print(
             f"{missing} of {len(set(wanted))} runs are missing; the tables show the others"
         )
-    for one in chosen:
-        _show(one, data or one.data, numbers, store, scale, Path(to))
+    for asked in chosen:
+        _show(asked, store, scale, Path(to))
     if not finished:
         raise typer.Exit(130)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A reproduction, and what was asked of it."""
+
+    whole: Reproduction
+    shown: Reproduction  # with the selected lines
+    selection: Selection
+
+    def configs(self, scale: str) -> list[RunConfig]:
+        from gradmix.paper.reproductions import configs_of
+
+        return [
+            config
+            for line in self.shown.lines
+            for name in self.selection.data
+            for config in configs_of(line, name, self.selection.seeds, scale)
+        ]
+
+
+def _select(
+    one: Reproduction,
+    mixes: list[str] | None,
+    methods: list[str],
+    data: list[str] | None,
+    seeds: list[int],
+) -> _Asked:
+    from gradmix.paper.pages import Selection
+    from gradmix.paper.reproductions import select_lines
+
+    names = list(dict.fromkeys(data or one.data))
+    selection = Selection(mixes=mixes, methods=methods, data=names, seeds=seeds)
+    return _Asked(one, select_lines(one, mixes, methods), selection)
 
 
 def _check_folder(to: str) -> None:
@@ -107,8 +146,6 @@ def _list() -> None:
 def _find(names: Sequence[str]) -> list[Reproduction]:
     from gradmix.paper.reproductions import find_reproduction, reproductions
 
-    if not names:
-        raise InputError("nothing to reproduce; give names, see `gradmix reproduce --list`")
     if EVERYTHING in names:
         return list(reproductions().values())
     return [find_reproduction(name) for name in dict.fromkeys(names)]
@@ -130,32 +167,41 @@ def _run(configs: Sequence[RunConfig], store: ResultStore, jobs: int, retry_fail
     return True
 
 
-def _show(
-    reproduction: Reproduction,
-    data: Sequence[str],
-    seeds: Sequence[int],
-    store: ResultStore,
-    scale: str,
-    folder: Path,
-) -> None:
-    """Show a reproduction on the terminal, and write its page."""
-    from gradmix.paper.pages import title_of, write_page
+def _show(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> None:
+    """Show what was asked for on the terminal, and add it to the page."""
+    from gradmix.paper.pages import title_of
     from gradmix.paper.tables import fill_tables, printable
 
-    tables = fill_tables(reproduction, data, seeds, store.find, scale)
+    one, selection = asked.shown, asked.selection
+    tables = fill_tables(one, selection.data, selection.seeds, store.find, scale)
     if not tables:
-        messages.print(f"{reproduction.name}: {store.path} has no runs for it", soft_wrap=True)
+        messages.print(f"{one.name}: {store.path} has no runs for it", soft_wrap=True)
         return
-    output.print(f"\n[bold]{title_of(reproduction, scale)}[/]", soft_wrap=True)
-    output.print(reproduction.about, soft_wrap=True, markup=False)
+    output.print(f"\n[bold]{title_of(one, scale)}[/]", soft_wrap=True)
+    output.print(one.about, soft_wrap=True, markup=False)
     for filled in tables:
         show_results(printable(filled).text())
     try:
-        page, problem = write_page(reproduction, tables, folder, scale)
+        page, remarks = _write(asked, store, scale, folder)
     except OSError as error:
         raise FileError(
             f"to is {str(folder)!r}, which is not writable ({error}); give another folder"
         ) from error
-    if problem:
-        messages.print(problem, soft_wrap=True, markup=False)
+    for remark in remarks:
+        messages.print(remark, soft_wrap=True, markup=False)
     output.print(f"in {page}", soft_wrap=True, markup=False)
+
+
+def _write(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> tuple[Path, list[str]]:
+    """Write the page with what was asked for and what it showed before; return also remarks."""
+    from gradmix.paper.pages import page_of, read_selection, write_page
+    from gradmix.paper.reproductions import select_lines
+    from gradmix.paper.tables import fill_tables
+
+    earlier = read_selection(page_of(asked.whole, folder, scale), asked.whole)
+    every = asked.selection if earlier is None else earlier.joined(asked.selection)
+    shown, problems = every.known()
+    lines = select_lines(asked.whole, shown.mixes, shown.methods)
+    tables = fill_tables(lines, shown.data, shown.seeds, store.find, scale)
+    page, problem = write_page(asked.whole, tables, folder, scale, every)
+    return page, [*problems, *([problem] if problem else [])]

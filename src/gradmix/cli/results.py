@@ -45,7 +45,13 @@ def results(
         ),
     ] = None,
     across: Annotated[str, typer.Option(help="Setting that gets one column per value.")] = "data",
-    against: Annotated[str | None, typer.Option(help="Mix to compare with, seed by seed.")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare with this mix, method or setting, such as exemplars_per_class=16, "
+            "seed by seed."
+        ),
+    ] = None,
     form: Annotated[
         str, typer.Option("--format", help="Output format: table, csv, json, latex or markdown.")
     ] = "table",
@@ -57,8 +63,15 @@ def results(
 ) -> None:
     """Show the results in a folder: mean ± standard deviation over the seeds, the best in bold."""
     from gradmix._setting_types import parse_seeds
-    from gradmix.runs.groups import group_results, in_order, select
+    from gradmix.runs.groups import (
+        capability_note,
+        group_results,
+        in_order,
+        parse_against,
+        select,
+    )
     from gradmix.runs.store import ResultStore
+    from gradmix.runs.tables import show_setting
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
@@ -81,7 +94,8 @@ def results(
     chosen = in_order(select(everything, wanted))
     if not chosen:
         raise InputError(f"{store} has no such results; {_contents(everything)}")
-    note_capabilities(chosen)
+    if form in ("csv", "json") and (note := capability_note(chosen)):  # tables have it below
+        messages.print(f"note: {note}", soft_wrap=True)
     metrics = tuple(metric or ("average_accuracy",))
     if runs:
         text = _runs(chosen, metrics, form)
@@ -90,25 +104,23 @@ def results(
         settings = {name for result in everything for name in result.config}
         if across not in settings:
             raise UnknownNameError("setting", across, settings)
-        mixes = {result.config["mix"] for result in everything}
-        if against is not None and against not in mixes:
-            raise UnknownNameError("mix", against, mixes)
+        if against is not None:
+            name, value = parse_against(against, groups)
+            values = [result.config.get(name) for result in everything]
+            if value not in values:
+                raise UnknownNameError(name, value, set(map(show_setting, values)))
         text = _groups(groups, metrics, against, across, form)
     if text:
         typer.echo(text, nl=False)
 
 
 def _conditions(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values of name=value, as JSON if possible; a repeated name adds a value."""
+    """Return the values of name=value; a repeated name adds a value."""
+    from gradmix.runs.groups import parse_condition
+
     wanted: dict[str, list[Any]] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(f"where is {text!r}; give name=value, such as exemplars_per_class=16")
-        try:
-            wanted.setdefault(name, []).append(json.loads(value))
-        except ValueError:
-            wanted.setdefault(name, []).append(value)
+    for name, value in map(parse_condition, texts):
+        wanted.setdefault(name, []).append(value)
     return wanted
 
 
@@ -143,17 +155,6 @@ def say_skipped(problems: Mapping[Path, str]) -> None:
     for path, reason in problems.items():
         text = f"skipped: {path}: {reason.removeprefix(f'{path} ')}"
         messages.print(printable(text), soft_wrap=True, markup=False)
-
-
-def note_capabilities(results: Sequence[RunResult]) -> None:
-    """Print a note if the results come from CPUs with different instruction sets."""
-    known = sorted({r.cpu_capability for r in results if r.cpu_capability is not None})
-    if len(known) > 1:
-        messages.print(
-            f"note: the results come from different CPU capabilities ({', '.join(known)}); runs of "
-            "the same seed differ between them",
-            soft_wrap=True,
-        )
 
 
 def _contents(everything: Sequence[RunResult]) -> str:

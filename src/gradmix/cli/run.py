@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix._setting_types import parse_seeds, seed_range
-from gradmix.cli.settings import chosen, with_settings
+from gradmix._setting_types import seed_range
+from gradmix.cli.settings import (
+    Again,
+    Checkpoint,
+    Controls,
+    Imports,
+    Out,
+    Seeds,
+    chosen_runs,
+    with_settings,
+)
 from gradmix.cli.terminal import (
     follow,
     label_column,
@@ -20,6 +30,8 @@ from gradmix.cli.terminal import (
     output,
     print_table,
     printable,
+    run_label,
+    show_results,
     showing_progress,
 )
 from gradmix.runs.statistics import summarize
@@ -30,39 +42,49 @@ if TYPE_CHECKING:
     from gradmix.runs.store import ResultStore
 
 
-@with_settings(lists=False)
+@with_settings
 def run(
-    data: Annotated[str, typer.Option(help="Data set; see `gradmix list`.")],
-    seeds: Annotated[
-        list[str] | None, typer.Option(help="Seeds, such as 0 1 2 or 0-4. Default: 0.")
-    ] = None,
-    out: Annotated[str, typer.Option(help="Folder for the result files.")] = "runs",
-    again: Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")] = False,
-    checkpoint: Annotated[
-        bool, typer.Option(help="Save checkpoints, and resume stopped runs from them.")
-    ] = True,
+    data: Annotated[list[str], typer.Option(help="Data sets; see `gradmix list`.")],
+    seeds: Seeds = None,
+    imports: Imports = None,
+    controls: Controls = False,
+    out: Out = "runs",
+    again: Again = False,
+    checkpoint: Checkpoint = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     **settings: Any,
 ) -> None:
     """Learn a data set class by class, once per seed, and write a result file for each.
 
-    The defaults are the paper's protocol for the data set. Runs that OUT already has are not
-    repeated. A stopped run resumes from its last checkpoint, with identical results.
+    The defaults are the paper's protocol for the data set. Settings with several values run in
+    every combination, one after another. Runs that OUT already has are not repeated. A stopped run
+    resumes from its last checkpoint, with identical results.
     """
-    from gradmix.runs.config import configs_for_seeds
     from gradmix.runs.store import ResultStore
 
-    configs = configs_for_seeds(data, parse_seeds(seeds or ["0"]), **chosen(settings))
+    configs, _ = chosen_runs(data, seeds, settings, imports=imports, controls=controls)
     store = ResultStore(out)
     results, finished = run_all(configs, store, again=again, checkpoint=checkpoint)
     if as_json:
         print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
     elif results:
-        label = f"{data} {configs[0].method} {configs[0].mix}"
-        print_table(results_table({label: results}))
+        _show(results)
         output.print(f"results in {store.path}", soft_wrap=True)
     if not finished:
         raise typer.Exit(130)
+
+
+def _show(results: Sequence[RunResult]) -> None:
+    """Print one row with the main metrics, or a comparison of several configurations."""
+    first = {**results[0].config, "seed": None}
+    if all({**result.config, "seed": None} == first for result in results):
+        label = f"{first['data']} {first['method']} {first['mix']}"
+        print_table(results_table({label: results}))
+        return
+    from gradmix.runs.comparisons import comparison_table
+    from gradmix.runs.groups import group_results
+
+    show_results(comparison_table(group_results(results)).text())
 
 
 def run_all(
@@ -78,7 +100,7 @@ def run_all(
         for config in configs:
             known = None if store is None or again else store.find(config)
             if known is not None:
-                messages.print(f"seed {config.seed}: skipped, OUT has it (--again repeats it)")
+                _say(config, "skipped, OUT has it (--again repeats it)")
             results.append(known or _run_one(config, store, again, checkpoint))
     except KeyboardInterrupt:
         if store is not None:  # where a run may have finished just before
@@ -93,9 +115,6 @@ def _run_one(
     config: RunConfig, store: ResultStore | None, again: bool, checkpoint: bool
 ) -> RunResult:
     from gradmix.runs.run import complete, prepare_run, train
-
-    def say(text: str) -> None:
-        messages.print(f"seed {config.seed}: {text}", soft_wrap=True, markup=False)
 
     training = prepare_run(config)  # impossible runs end here, before anything is written
     with showing_progress() as progress:
@@ -112,10 +131,14 @@ def _run_one(
             wait=True,
             raising=True,
             on_event=observe,
-            say=say,
+            say=partial(_say, config),
         )
     assert outcome.result is not None
     return outcome.result
+
+
+def _say(config: RunConfig, text: str) -> None:
+    messages.print(f"{run_label(config)}: {text}", soft_wrap=True, markup=False)
 
 
 def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
 from gradmix._setting_docs import Description, describe
+from gradmix._setting_types import parse_seeds
 from gradmix.errors import InputError
 from gradmix.settings import PRESETS
+
+if TYPE_CHECKING:
+    from gradmix.runs.config import RunConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,6 +84,23 @@ def parse_transforms(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else () if names == ["none"] else tuple(names)
 
 
+Data = Annotated[list[str] | None, typer.Option(help="Data sets; see `gradmix list`.")]
+Seeds = Annotated[list[str] | None, typer.Option(help="Seeds, such as 0 1 2 or 0-4. Default: 0.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", help="Modules that register plugins; see docs/cookbook.md."),
+]
+Controls = Annotated[
+    bool, typer.Option(help="Also run the gradient-free controls of mixes that use gradients.")
+]
+Jobs = Annotated[int, typer.Option(help="Runs to compute at once, each in a process.")]
+Out = Annotated[str, typer.Option(help="Folder for the result files.")]
+Again = Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")]
+RetryFailed = Annotated[bool, typer.Option(help="Repeat runs that failed earlier.")]
+Checkpoint = Annotated[
+    bool, typer.Option(help="Save checkpoints, and resume stopped runs from them.")
+]
+
 KINDS: dict[str, type] = {"integer": int, "number": float, "string": str}
 FLAGS = {"exemplars_per_class": ("--exemplars-per-class", "--exemplars"), "options": ("--option",)}
 PARSERS: dict[str, Callable[[Any], Any]] = {
@@ -90,36 +111,31 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
 BY_DATA = {name for preset in PRESETS.values() for name in preset}
 """Settings whose default depends on the data set."""
 
-OPTIONS = {name: d for name, d in describe().items() if name not in ("data", "seed")}
+OPTIONS = {
+    name: d for name, d in describe().items() if name not in ("data", "data_version", "seed")
+}
 
 
-def with_settings(lists: bool) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command with `**settings` an option for each setting.
+def with_settings(command: Command) -> Command:
+    """Give a command with `**settings` an option for each setting.
 
-    Args:
-        lists: Whether options take several values. A setting that is a list itself takes one list.
+    Options take several values. A setting that is a list itself takes one list.
     """
-
-    def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        named = [parameter for parameter in own if parameter.kind != parameter.VAR_KEYWORD]
-        options = [_parameter(description, lists) for description in OPTIONS.values()]
-        command.__signature__ = inspect.Signature([*named, *options])  # type: ignore[attr-defined]
-        return command
-
-    return decorate
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    named = [parameter for parameter in own if parameter.kind != parameter.VAR_KEYWORD]
+    options = [_parameter(description) for description in OPTIONS.values()]
+    command.__signature__ = inspect.Signature([*named, *options])  # type: ignore[attr-defined]
+    return command
 
 
-def _parameter(setting: Description, lists: bool) -> inspect.Parameter:
+def _parameter(setting: Description) -> inspect.Parameter:
     kind: Any = KINDS[setting.kind]
-    if lists or setting.is_list:
-        kind = list[kind]
     option = typer.Option(*FLAGS.get(setting.name, ()), help=help_of(setting))
     return inspect.Parameter(
         setting.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[Optional[kind], option],  # noqa: UP045 - kind is a variable
+        annotation=Annotated[Optional[list[kind]], option],  # noqa: UP045 - kind is a variable
     )
 
 
@@ -136,16 +152,7 @@ def help_of(setting: Description) -> str:
     return f"{setting.help} Default: {default}."
 
 
-def chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given settings by name."""
-    return {
-        name: PARSERS.get(name, _same)(settings[name])
-        for name in OPTIONS
-        if settings[name] is not None
-    }
-
-
-def chosen_lists(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
+def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the given settings by name, each with a list of values."""
     return {
         name: [PARSERS.get(name, _same)(one) for one in ([value] if setting.is_list else value)]
@@ -156,3 +163,34 @@ def chosen_lists(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def chosen_runs(
+    data: list[str] | None,
+    seeds: list[str] | None,
+    settings: Mapping[str, Any],
+    *,
+    file: str | None = None,
+    imports: list[str] | None = None,
+    controls: bool = False,
+    skip_impossible: bool = False,
+) -> tuple[list[RunConfig], dict[str, str]]:
+    """Return the runs of a command line, and the skipped combinations with the reason."""
+    from gradmix.plugins import import_plugins
+    from gradmix.runs.config import controls_of, expand
+
+    import_plugins(imports or [])
+    axes = chosen(settings)
+    axes |= {"data": list(data)} if data else {}
+    axes |= {"seed": parse_seeds(seeds)} if seeds else {}
+    if file is None:
+        grids: list[Any] = [axes]
+    else:
+        from gradmix.runs.grid import read_grids
+
+        grids = list(read_grids(file, **axes))
+    configs, skipped = expand(grids, skip_impossible)
+    if controls:
+        every = [one for config in configs for one in (config, *controls_of(config))]
+        configs = list(dict.fromkeys(every))
+    return configs, skipped

@@ -7,36 +7,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradmix.cli.settings import chosen_lists, with_settings
+from gradmix.cli.settings import (
+    Again,
+    Checkpoint,
+    Controls,
+    Data,
+    Imports,
+    Jobs,
+    Out,
+    RetryFailed,
+    Seeds,
+    chosen_runs,
+    with_settings,
+)
 from gradmix.cli.terminal import SweepDisplay, messages, output, show_results
 from gradmix.errors import InputError
 
 if TYPE_CHECKING:
-    from gradmix.runs.config import RunConfig
     from gradmix.runs.run import Outcome
     from gradmix.runs.sweep import Sweep
 
 
-@with_settings(lists=True)
+@with_settings
 def sweep(
     file: Annotated[
         str | None,
         typer.Argument(metavar="CONFIG.toml", help="File of grids; options replace its settings."),
     ] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Data sets; see `gradmix list`.")] = None,
-    seeds: Annotated[
-        list[str] | None, typer.Option(help="Seeds, such as 0 1 2 or 0-4. Default: 0.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs to compute at once, each in a process.")] = 1,
-    out: Annotated[str, typer.Option(help="Folder for the result files.")] = "runs",
-    again: Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")] = False,
-    retry_failed: Annotated[bool, typer.Option(help="Repeat runs that failed earlier.")] = False,
+    data: Data = None,
+    seeds: Seeds = None,
+    imports: Imports = None,
+    controls: Controls = False,
+    jobs: Jobs = 1,
+    out: Out = "runs",
+    again: Again = False,
+    retry_failed: RetryFailed = False,
     skip_impossible: Annotated[
         bool, typer.Option(help="Skip combinations that are not possible.")
     ] = False,
-    checkpoint: Annotated[
-        bool, typer.Option(help="Save checkpoints, and resume stopped runs from them.")
-    ] = True,
+    checkpoint: Checkpoint = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON per run.")
     ] = False,
@@ -50,7 +59,17 @@ def sweep(
     from gradmix.runs.store import ResultStore
     from gradmix.runs.sweep import run_sweep
 
-    configs, skipped = _configs(file, data, seeds, settings, skip_impossible)
+    if file is None and not data:
+        raise InputError("nothing to run; give --data or a file such as CONFIG.toml")
+    configs, skipped = chosen_runs(
+        data,
+        seeds,
+        settings,
+        file=file,
+        imports=imports,
+        controls=controls,
+        skip_impossible=skip_impossible,
+    )
     for name, reason in skipped.items():
         messages.print(f"skipped: {name}: {reason}", soft_wrap=True, markup=False)
         if as_json:
@@ -84,26 +103,6 @@ def sweep(
         raise typer.Exit(130)
     if display.sweep is not None and display.sweep.failures:
         raise typer.Exit(1)
-
-
-def _configs(
-    file: str | None,
-    data: list[str] | None,
-    seeds: list[str] | None,
-    settings: dict[str, Any],
-    skip_impossible: bool,
-) -> tuple[list[RunConfig], dict[str, str]]:
-    """Return the runs, and the impossible combinations with the reason."""
-    from gradmix._setting_types import parse_seeds
-    from gradmix.runs.grid import expand, read_grids
-
-    axes = chosen_lists(settings)
-    axes |= {"data": list(data)} if data else {}
-    axes |= {"seed": parse_seeds(seeds)} if seeds else {}
-    if file is None and not data:
-        raise InputError("nothing to run; give --data or a file such as CONFIG.toml")
-    grids = [axes] if file is None else read_grids(file, **axes)
-    return expand(grids, skip_impossible)
 
 
 def _line(state: Sweep, outcome: Outcome) -> dict[str, Any]:

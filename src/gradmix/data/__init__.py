@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 
 from gradmix.data.cifar import cifar_10, cifar_100
 from gradmix.data.datasets import (
@@ -39,6 +41,7 @@ __all__ = [
     "check_dataset_name",
     "cifar_10",
     "cifar_100",
+    "dataset_version",
     "digits",
     "fashion_mnist",
     "from_arrays",
@@ -130,12 +133,42 @@ def load_dataset(name: str) -> DataSet:
     check_dataset_name(name)
     if name in DATASETS:
         return DATASETS[name].load()
+    path, size = _folder(name)
+    return from_folder(path, size=size)
+
+
+def _folder(name: str) -> tuple[str, int | None]:
+    """Return path and size of `folder:PATH` or `folder:PATH@SIZE`."""
     path = name[len(_FOLDER) :]
     whole, _, size = path.rpartition("@")
     is_size = whole and size.isascii() and size.isdigit() and len(size) < 10
     if is_size and not os.path.exists(checked_path(path)):
-        return from_folder(whole, size=int(size))
-    return from_folder(path)
+        return whole, int(size)
+    return path, None
+
+
+def dataset_version(name: str) -> str:
+    """Return a digest of the names, sizes and times of the files of an image folder or zip file.
+
+    Returns:
+        Twelve characters that differ once a file is added, removed or changed; empty for other
+        data sets, and for a folder that does not exist.
+    """
+    if not name.startswith(_FOLDER):
+        return ""
+    root = os.fspath(_folder(name)[0])
+    paths = (
+        [root]
+        if os.path.isfile(root)
+        else [os.path.join(folder, file) for folder, _, files in os.walk(root) for file in files]
+    )
+    entries = []
+    for path in paths:
+        with suppress(OSError):  # a link that points nowhere
+            stat = os.stat(path)
+            entries.append(f"{os.path.relpath(path, root)}\0{stat.st_size}\0{stat.st_mtime_ns}")
+    digest = sha256("\n".join(sorted(entries)).encode(errors="surrogateescape"))
+    return digest.hexdigest()[:12] if entries else ""
 
 
 def check_dataset_name(name: str) -> None:

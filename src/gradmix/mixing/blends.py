@@ -26,6 +26,10 @@ def linear(x: Tensor, partners: Tensor, lam: float) -> Tensor:
     return partners.lerp_(x, lam)
 
 
+BLEND: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {"linear": linear}
+"""The blends of whole inputs, (B, …), by name; CutMix and Manifold Mixup need more than λ."""
+
+
 def draw_box(lam: float, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Box, float]:
     """Draw CutMix's box for images of `shape` (C, H, W).
 

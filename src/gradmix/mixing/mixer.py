@@ -19,7 +19,7 @@ from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
 from gradmix.mixing import blends
 from gradmix.mixing.labels import label_shares
-from gradmix.mixing.partners import DRAW, DRAW_FROM_POOL, Request
+from gradmix.mixing.partners import DRAW, DRAW_FROM_BATCH, DRAW_FROM_POOL, Request
 from gradmix.mixing.recipe import Recipe
 from gradmix.types import MixedBatch, Partners
 
@@ -222,7 +222,8 @@ class Mixer:
             return MixedBatch(torch.cat([own, other]), targets, mix, place)
         if isinstance(place, blends.Box):
             return MixedBatch(blends.cutmix(own, other, place), targets)
-        return MixedBatch(blends.linear(own, other, lam), targets)
+        assert self.recipe is not None
+        return MixedBatch(blends.BLEND[self.recipe.blend](own, other, lam), targets)
 
     def _own_inputs(self, plan: Plan, step: int, x: Tensor | None) -> Tensor:
         return self._pool.augmented(plan.batches[1][step]) if x is None else x
@@ -281,7 +282,8 @@ class Mixer:
         return self._follow(self.recipe, y, index, draws)
 
     def _check_draws(self, recipe: Recipe, draws: Draws, tables: int) -> None:
-        if (draws.partners.drawn is not None) != (recipe.partners in DRAW_FROM_POOL):
+        other = DRAW_FROM_POOL if draws.partners.drawn is None else DRAW_FROM_BATCH
+        if recipe.partners in other:
             raise InputError(f"plan.draws.partners does not fit {recipe.partners!r} partners")
         if draws.partners.drawn is not None:
             self._check_rows("plan.draws.partners.drawn", draws.partners.drawn)

@@ -134,3 +134,6 @@ DRAW: dict[str, Callable[[Request], Partners]] = {
 
 DRAW_FROM_POOL = ("class-balanced", "gradient", "gradient-class-balanced")
 """The ways that take partners from outside the batch."""
+
+DRAW_FROM_BATCH = ("shuffle", "gradient-keep-original")
+"""The ways that take partners from the batch itself; a plugin may do either."""

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 
 from gradmix.errors import InputError, UnknownNameError
 
-PARTNERS = (
+PARTNERS = [
     *("shuffle", "class-balanced"),
     *("gradient", "gradient-class-balanced", "gradient-keep-original"),
-)
-BLENDS = ("linear", "cutmix", "manifold")
-LABELS = ("proportional", "remix")
+]
+BLENDS = ["linear", "cutmix", "manifold"]
+LABELS = ["proportional", "remix"]
+"""The values of each axis; `gradmix.register` adds others."""
 
 
 class Beta(NamedTuple):
@@ -91,7 +92,7 @@ class Recipe:
     @property
     def label_rule(self) -> tuple[str, float | None]:
         """How labels are weighted; proportional labels have no τ."""
-        return self.labels, self.tau if self.labels == "remix" else None
+        return self.labels, None if self.labels == "proportional" else self.tau
 
     @property
     def axes(self) -> tuple[str, str, str]:

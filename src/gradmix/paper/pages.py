@@ -1,13 +1,22 @@
-"""Reproductions as files: a Markdown page each, with SVG pictures of figures."""
+"""Reproductions as files: a Markdown page each, with SVG pictures of figures.
+
+The last line of a page is a comment that says what it shows, so that a later call can add to it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gradmix.errors import MissingPackageError
+from pydantic import ValidationError
+
+from gradmix.errors import InputError, MissingPackageError
 from gradmix.files.atomic_write import write_text
+from gradmix.files.schema import Schema
+from gradmix.methods import find_method
+from gradmix.mixing import parse_recipe
 from gradmix.paper.figures import draw
 from gradmix.paper.reproductions import SMALL_EPOCHS, Reproduction
 from gradmix.paper.tables import FilledTable, printable
@@ -19,21 +28,98 @@ SMALL = (
 )
 
 
+PAPER_SEEDS = [0, 1, 2, 3, 4]
+MARK = "<!-- gradmix reproduce "
+
+
+class Selection(Schema):
+    """What a page shows."""
+
+    mixes: list[str] | None  # None: all of the paper's table
+    methods: list[str]  # besides those of the table
+    data: list[str]
+    seeds: list[int]
+
+    def joined(self, other: Selection) -> Selection:
+        """Return what either of the two shows."""
+        every = None if self.mixes is None or other.mixes is None else [*self.mixes, *other.mixes]
+        return Selection(
+            mixes=every if every is None else list(dict.fromkeys(every)),
+            methods=list(dict.fromkeys([*self.methods, *other.methods])),
+            data=list(dict.fromkeys([*self.data, *other.data])),
+            seeds=sorted({*self.seeds, *other.seeds}),
+        )
+
+    def known(self) -> tuple[Selection, list[str]]:
+        """Return what can be shown, and for every missing plugin a message that names it."""
+        problems: list[str] = []
+
+        def keep(names: list[str], find: Callable[[str], object]) -> list[str]:
+            return [name for name in names if _is_known(name, find, problems)]
+
+        mixes = None if self.mixes is None else keep(self.mixes, _find_mix)
+        methods = keep(self.methods, find_method)
+        return self.model_copy(update={"mixes": mixes, "methods": methods}), problems
+
+
+def _find_mix(name: str) -> object:
+    return name == "randaugment" or parse_recipe(name)
+
+
+def _is_known(name: str, find: Callable[[str], object], problems: list[str]) -> bool:
+    try:
+        find(name)
+    except InputError as error:
+        problems.append(f"rows of {name!r} are left out: {error}; a plugin needs --import MODULE")
+        return False
+    return True
+
+
+def page_of(reproduction: Reproduction, folder: Path, scale: str) -> Path:
+    """Return the path of the page of a reproduction."""
+    suffix = "" if scale == "full" else f"-{scale}"
+    return folder / f"{reproduction.name}{suffix}.md"
+
+
+def read_selection(page: Path, reproduction: Reproduction) -> Selection | None:
+    """Return what a page shows: by default everything, if it does not say; None without a page."""
+    try:
+        last = page.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+    except OSError:
+        return None
+    try:
+        content = json.loads(last.removeprefix(MARK).removesuffix(" -->"))
+        return Selection.model_validate(content)
+    except (ValueError, ValidationError):
+        return Selection(mixes=None, methods=[], data=list(reproduction.data), seeds=PAPER_SEEDS)
+
+
 def title_of(reproduction: Reproduction, scale: str) -> str:
     """Return the title of a page; it names every scale other than the paper's."""
     return reproduction.name if scale == "full" else f"{reproduction.name} ({scale} scale)"
 
 
 def write_page(
-    reproduction: Reproduction, tables: Sequence[FilledTable], folder: Path, scale: str = "full"
+    reproduction: Reproduction,
+    tables: Sequence[FilledTable],
+    folder: Path,
+    scale: str = "full",
+    selection: Selection | None = None,
 ) -> tuple[Path, str]:
     """Write a page and its pictures.
+
+    Args:
+        reproduction: A table or figure of the paper.
+        tables: What the page shows.
+        folder: Where it is written.
+        scale: `full` (the paper's) or `small`.
+        selection: What was selected, for a later call.
 
     Returns:
         The path of the page, and a message if there are no pictures because matplotlib is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stem = reproduction.name if scale == "full" else f"{reproduction.name}-{scale}"
+    page = page_of(reproduction, folder, scale)
     blocks = [f"# {title_of(reproduction, scale)}", reproduction.about]
     blocks += [] if scale == "full" else [SMALL]
     problem = ""
@@ -44,11 +130,11 @@ def write_page(
             except MissingPackageError as error:
                 problem = str(error)
             else:
-                name = f"{stem}-{_file_name(filled.table.title)}.svg"
+                name = f"{page.stem}-{_file_name(filled.table.title)}.svg"
                 write_text(folder / name, picture)
                 blocks.append(f"![{filled.table.title}]({name})")
         blocks.append(to_markdown(printable(filled).text()).rstrip())
-    page = folder / f"{stem}.md"
+    blocks += [] if selection is None else [f"{MARK}{selection.model_dump_json()} -->"]
     write_text(page, "\n\n".join(blocks) + "\n")
     return page, problem
 

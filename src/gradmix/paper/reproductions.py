@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.errors import UnknownNameError
 from gradmix.paper import measures
 from gradmix.paper.numbers import ACCURACY, paper_tables
 from gradmix.runs.config import CONTROL_PARTNERS, RunConfig, config_for, controls_of
+from gradmix.runs.tables import display
 
 CPU_DATA = ("mnist", "fashion-mnist")
 """The data sets that a CPU can run at the paper's scale."""
@@ -123,7 +124,7 @@ def _lines_of(paper: Mapping[str, str | float]) -> list[Line]:
     if "partners" in paper:
         return [Line(ABLATION[str(paper["partners"])], {**paper, "mix": "gradmix+"}, paper)]
     varied = "".join(f", {VARIED[name]}{paper[name]}" for name in VARIED if name in paper)
-    method = str(paper["method"]).upper()
+    method = display(str(paper["method"]))
     mixes = ("gradmix", "gradmix+") if paper["mix"] == "gradmix" else (str(paper["mix"]),)
     lines = []
     for mix in mixes:
@@ -280,21 +281,33 @@ def _own_alpha(data: str, mix: str) -> float | None:
     return recipe.alpha if recipe is not None else -1.0
 
 
-def only_mixes(chosen: Sequence[Reproduction], mixes: Iterable[str]) -> list[Reproduction]:
-    """Keep only the lines of some mixes, and only reproductions with such a line.
+def select_lines(
+    reproduction: Reproduction, mixes: Iterable[str] | None, methods: Iterable[str] = ()
+) -> Reproduction:
+    """Return a reproduction with the lines of some mixes, and with lines of other methods.
 
-    Raises:
-        InputError: No reproduction has a line of this mix.
+    Args:
+        reproduction: A table or figure of the paper.
+        mixes: Keep the lines of these mixes only; None keeps all. A table of accuracies gets a new
+            line for a mix that the paper does not have, such as a plugin.
+        methods: Methods whose accuracies are added, with the same mixes.
     """
-    mixes = set(mixes)
-    known = {str(line.settings["mix"]) for one in chosen for line in one.lines}
-    for mix in sorted(mixes - known):
-        raise InputError(
-            f"mix is {mix!r}, which {', '.join(one.name for one in chosen)} does not have; "
-            f"choose from {', '.join(sorted(known))}"
+    lines = reproduction.lines
+    own = dict(lines[0].settings)
+    extends = reproduction.panels[0].title == ACCURACY and own.keys() == {"method", "mix"}
+    if mixes is not None:
+        mixes = list(mixes)
+        others = [mix for mix in mixes if mix not in LABELS and mix != "none"] if extends else []
+        lines = tuple(line for line in lines if line.settings["mix"] in mixes)
+        lines += tuple(_line(own["method"], f"+ {mix}", {**own, "mix": mix}) for mix in others)
+    for method in methods if extends else ():
+        lines += tuple(
+            _line(method, line.label.partition(" ")[2], {**line.settings, "method": method})
+            for line in lines
+            if line.settings["method"] == own["method"]
         )
-    kept = [
-        replace(one, lines=tuple(line for line in one.lines if line.settings["mix"] in mixes))
-        for one in chosen
-    ]
-    return [one for one in kept if one.lines]
+    return replace(reproduction, lines=lines)
+
+
+def _line(method: Any, rest: str, settings: Mapping[str, Any]) -> Line:
+    return Line(f"{display(str(method))} {rest}".strip(), settings)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradmix.paper.numbers import paper_accuracy
-from gradmix.report.rows import Row, by_data
+from gradmix.report.rows import Row, by_data, other_mixes
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Summary, summarize_each
 from gradmix.runs.tables import display
@@ -48,10 +48,14 @@ def chart_data(rows: Sequence[Row], axes: Sequence[ClassAxis]) -> dict[str, Any]
     """Return everything the page's script needs."""
     distinct = list(dict.fromkeys(axes))
     styles: Counter[tuple[str, str]] = Counter()
+    others = other_mixes(row.mix for row in rows)
     described = []
     for row, axis in zip(rows, axes, strict=True):
         key = (row.data, row.mix)
-        described.append(_describe(row, axis, distinct.index(axis), styles[key]))
+        place = others.index(row.mix) if row.mix in others else None
+        described.append(
+            {**_describe(row, axis, distinct.index(axis), styles[key]), "otherMix": place}
+        )
         styles[key] += 1
     return {
         "sets": [{"data": data, "label": display(data)} for data in by_data(rows)],

@@ -10,6 +10,7 @@ from gradmix.report.rows import Row, by_data, by_method
 from gradmix.report.tables import plain_of
 from gradmix.runs.groups import (
     ACCURACY,
+    BELONGS,
     OF_THE_MIX,
     best_control,
     compare_groups,
@@ -19,7 +20,7 @@ from gradmix.runs.groups import (
 from gradmix.runs.statistics import number
 from gradmix.runs.tables import display
 
-OF_THE_METHOD = (*OF_THE_MIX, "method", "options", "head")
+OF_THE_METHOD = (*OF_THE_MIX, *BELONGS["method"])
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:

@@ -34,6 +34,7 @@ def write_report(
     *,
     title: str = TITLE,
     notes: str = "",
+    against: str | None = None,
 ) -> Path:
     """Write the report to one self-contained HTML file.
 
@@ -42,6 +43,8 @@ def write_report(
         path: The file to write. An existing file is replaced.
         title: The title of the page.
         notes: Text to show under the headline.
+        against: What every row is compared with: a mix, a method, or name=value for another
+            setting. Default: the same settings without mixing.
 
     Returns:
         The path of the file.
@@ -50,7 +53,7 @@ def write_report(
         InputError: There are no results.
         ResultError: The file cannot be written.
     """
-    text = render(results, title=title, notes=notes)
+    text = render(results, title=title, notes=notes, against=against)
     try:
         write_text(path, text)
     except OSError as error:
@@ -58,8 +61,14 @@ def write_report(
     return Path(path)
 
 
-def render(results: Sequence[RunResult], *, title: str = TITLE, notes: str = "") -> str:
-    """Return the report as HTML. The same results always give the same text."""
+def render(
+    results: Sequence[RunResult],
+    *,
+    title: str = TITLE,
+    notes: str = "",
+    against: str | None = None,
+) -> str:
+    """Return the report as HTML; see `write_report`. The same results always give the same text."""
     rows = make_rows(results)
     axes = class_axes(rows)
     runs = [result for row in rows for result in row.results]
@@ -73,7 +82,7 @@ def render(results: Sequence[RunResult], *, title: str = TITLE, notes: str = "")
         more=_more(others),
         notes=f'<p class="notes">{escape(notes)}</p>' if notes else "",
         facts=to_description_list(_facts(rows)),
-        results=tables.results_table(rows),
+        results=tables.results_table(rows, against),
         accuracy=tables.accuracy_tables(rows),
         classes=tables.class_tables(rows, axes),
         forgetting=tables.forgetting_tables(rows),

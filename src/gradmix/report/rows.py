@@ -30,7 +30,7 @@ COLOURED = (
 )
 """Mixes with a colour of their own in `report.css`."""
 
-OTHER_COLOURS = 4
+OTHER_COLOURS = 6
 IDENTITY = ("data", "method", "mix", "seed")
 
 
@@ -139,10 +139,15 @@ def mix_colours(mixes: Iterable[str]) -> dict[str, str]:
     {'gradmix+': 'var(--mix-gradmix-plus)', 'gradient:cutmix:remix': 'var(--mix-other-1)'}
     """
     mixes = list(dict.fromkeys(mixes))
-    others = [mix for mix in mixes if mix not in COLOURED]
+    others = enumerate(other_mixes(mixes))
     names = {mix: mix.replace("+", "-plus") for mix in COLOURED}
-    names |= {mix: f"other-{place % OTHER_COLOURS + 1}" for place, mix in enumerate(others)}
+    names |= {mix: f"other-{place % OTHER_COLOURS + 1}" for place, mix in others}
     return {mix: f"var(--mix-{names[mix]})" for mix in mixes}
+
+
+def other_mixes(mixes: Iterable[str]) -> list[str]:
+    """Return the mixes without a colour of their own, such as plugins, in order of appearance."""
+    return [mix for mix in dict.fromkeys(mixes) if mix not in COLOURED]
 
 
 def by_data(rows: Iterable[Row]) -> dict[str, list[Row]]:

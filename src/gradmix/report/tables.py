@@ -16,6 +16,7 @@ from gradmix.runs.groups import (
     OF_THE_MIX,
     capability_note,
     compare_groups,
+    find_base,
     gradients_add,
     settings_without,
 )
@@ -36,8 +37,8 @@ MEASURED = {
 """Columns of `measured_tables`: a diagnostic and its number."""
 
 
-def results_table(rows: Sequence[Row]) -> str:
-    """Compare all rows with the paper, with no mixing and with gradient-free controls."""
+def results_table(rows: Sequence[Row], against: str | None = None) -> str:
+    """Compare all rows with the paper, with no mixing or another row, and with controls."""
     lines: list[TableRow] = []
     colours, kinds, blocks = [], [], {}
     for group in by_method(rows).values():
@@ -46,7 +47,7 @@ def results_table(rows: Sequence[Row]) -> str:
         for row in group:
             own = row.metric(METRICS[0])
             best = len(group) > 1 and own is not None and own.mean == max(means)
-            entries = [((row.name, str(len(row.seeds))), _results(row, rows, best))]
+            entries = [((row.name, str(len(row.seeds))), _results(row, rows, best, against))]
             for variant in row.variants():
                 cells = tuple(Cell(row.variant(variant, name)) for name in METRICS[:3])
                 entries.append(((f"its {variant}", str(len(row.seeds))), cells))
@@ -59,19 +60,19 @@ def results_table(rows: Sequence[Row]) -> str:
         ("average accuracy", "final accuracy", "forgetting"),
         tuple(lines),
         "results",
-        against="over no mixing",
+        against="over no mixing" if against is None else f"Δ {against}",
         note=capability_note(result for row in rows for result in row.results),
         seeds_in_cells=False,
     )
     return to_html(table.text(), colours=colours, kinds=kinds, blocks=blocks)
 
 
-def _results(row: Row, rows: Sequence[Row], best: bool) -> tuple[Cell, ...]:
+def _results(row: Row, rows: Sequence[Row], best: bool, against: str | None) -> tuple[Cell, ...]:
     paper = paper_accuracy(row.config)
     first = Cell(
         row.metric(METRICS[0]),
         None if paper is None else Summary(paper.mean, paper.std),
-        gain_over_plain(row, rows),
+        gain_over_plain(row, rows) if against is None else _gain(row, rows, against),
         gradients_add(row, rows),
         best,
     )
@@ -82,6 +83,11 @@ def gain_over_plain(row: Row, rows: Sequence[Row]) -> Difference | None:
     """Return the paired difference to the same settings without mixing; None if not run."""
     plain = plain_of(row, rows)
     return compare_groups(row, plain) if row.mixes and plain is not None else None
+
+
+def _gain(row: Row, rows: Sequence[Row], against: str) -> Difference | None:
+    base = find_base(row, rows, against)
+    return None if base is None or base is row else compare_groups(row, base)
 
 
 def plain_of(row: Row, rows: Sequence[Row]) -> Row | None:

@@ -32,7 +32,8 @@ def comparison_table(
     Args:
         groups: Groups of `group_results`. Their keys become the labels of the rows.
         metrics: Names of metrics, one column each.
-        against: A mix. Adds the paired difference to this mix and its p-value.
+        against: A mix, a method, or name=value. Adds the paired difference to the group with this
+            value, and its p-value.
         across: The setting whose values become column groups.
     """
     results = [result for group in groups for result in group.results]
@@ -73,10 +74,10 @@ def _compare(group: Group, groups: Sequence[Group], metric: str, against: str | 
     )
 
 
-def _difference(group: Group, groups: Sequence[Group], metric: str, mix: str) -> Difference:
-    base = find_base(group, groups, mix)
+def _difference(group: Group, groups: Sequence[Group], metric: str, against: str) -> Difference:
+    base = find_base(group, groups, against)
     if base is None:
-        return Difference(note=f"no runs of {mix} to compare with")
+        return Difference(note=f"no runs of {against} to compare with")
     return Difference() if base is group else compare_groups(group, base, metric)
 
 

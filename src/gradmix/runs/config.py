@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Any, TypeVar
 
 from pydantic import model_validator
 
 from gradmix._setting_types import Settings
-from gradmix.data import check_dataset_name
+from gradmix.data import check_dataset_name, dataset_version
 from gradmix.data.augment import TRANSFORMS
 from gradmix.diagnostics import ANALYSES
 from gradmix.errors import InputError, UnknownNameError
@@ -18,6 +19,7 @@ from gradmix.methods.optimizer import check_optimizer
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.models import MODELS
 from gradmix.models.pretrained import PRETRAINED, is_pretrained
+from gradmix.plugins import plugins_known
 from gradmix.settings import (
     FOLDER_PRESET,
     PRESETS,
@@ -38,6 +40,10 @@ class RunConfig(RunSettings):
     Raises:
         InputError: If a value is invalid or does not fit the others.
     """
+
+    def __init__(self, **given: Any) -> None:
+        with plugins_known():
+            super().__init__(**given)
 
     @model_validator(mode="after")
     def _check_names(self) -> RunConfig:
@@ -141,16 +147,23 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
     >>> config_for("mnist", epochs=5).validation
     10000
     """
-    check_dataset_name(check("data", data))
-    for name in overrides:
-        if name not in RunConfig.model_fields:
-            raise UnknownNameError("setting", name, RunConfig.model_fields)
-    given = {name: value for name, value in overrides.items() if value is not None}
-    if "exemplars_per_class" in given and "memory_total" in given:
-        raise InputError(
-            f"exemplars_per_class is {given['exemplars_per_class']} and memory_total "
-            f"{given['memory_total']}; give one of them"
-        )
+    with plugins_known():
+        check_dataset_name(check("data", data))
+        for name in overrides:
+            if name not in RunConfig.model_fields:
+                raise UnknownNameError("setting", name, RunConfig.model_fields)
+        given = {name: value for name, value in overrides.items() if value is not None}
+        if "exemplars_per_class" in given and "memory_total" in given:
+            raise InputError(
+                f"exemplars_per_class is {given['exemplars_per_class']} and memory_total "
+                f"{given['memory_total']}; give one of them"
+            )
+        given.setdefault("data_version", dataset_version(data))
+        return RunConfig(data=data, **_with_defaults(data, given))
+
+
+def _with_defaults(data: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the given settings with the defaults of the data set, and α of the mix."""
     values = {**PRESETS.get(data, FOLDER_PRESET), **given}
     if given.get("schedule", "steps") != "steps" and "lr_steps" not in given:
         values["lr_steps"] = ()
@@ -161,16 +174,75 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
     if "alpha" not in values:
         mix = check("mix", values.get("mix", RunConfig.model_fields["mix"].default))
         values["alpha"] = alpha_for(data, mix)
-    return RunConfig(data=data, **values)
+    return values
 
 
-def configs_for_seeds(data: str, seeds: Sequence[int], **overrides: Any) -> list[RunConfig]:
-    """Return one configuration per seed; see `config_for`."""
-    if not seeds:
-        raise InputError("seeds is empty; give at least one")
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds is {list(seeds)}; name each only once")
-    return [config_for(data, seed=seed, **overrides) for seed in seeds]
+Grid = Mapping[str, list[Any]]
+"""The values of each setting that does not keep the default of the data set."""
+
+
+def expand(
+    grids: Iterable[Grid], skip_impossible: bool = False
+) -> tuple[list[RunConfig], dict[str, str]]:
+    """Return the configurations of all grids, each once, and the skipped combinations.
+
+    Args:
+        grids: For each setting its values; every grid needs `data`.
+        skip_impossible: Skip combinations that make no sense, or name something unknown, instead
+            of raising an error.
+
+    Returns:
+        The configurations, and for each skipped combination the reason.
+
+    Raises:
+        InputError: If a setting is unknown, nothing remains, or a combination makes no sense and
+            is not to be skipped.
+    """
+    configs: dict[RunConfig, None] = {}
+    skipped: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    for grid in grids:
+        for settings in _combinations(grid):
+            data, name = settings["data"], _combination(grid, settings)
+            if isinstance(data, str) and data not in versions:
+                versions[data] = dataset_version(data)
+            try:
+                configs[config_for(**{"data_version": versions.get(data), **settings})] = None
+            except UnknownNameError as error:
+                if error.kind == "setting" or not skip_impossible:
+                    raise
+                skipped[name] = str(error)
+            except InputError as error:
+                if not skip_impossible:
+                    remedy = "--skip-impossible, or skip_impossible=True, skips it"
+                    raise InputError(f"{name}: {error}; {remedy}") from error
+                skipped[name] = str(error)
+    if skipped and not configs:
+        name, reason = next(iter(skipped.items()))
+        raise InputError(f"no combination is possible; {name}: {reason}")
+    return list(configs), skipped
+
+
+def _combinations(grid: Grid) -> Iterator[dict[str, Any]]:
+    """Yield one value for each setting; the seed changes fastest, the data set slowest."""
+    if not grid.get("data"):
+        raise InputError("a grid has no data; name at least one data set")
+    for name in grid:
+        if name not in RunConfig.model_fields:
+            raise UnknownNameError("setting", name, RunConfig.model_fields)
+    order = ["data", "method", "mix", *RunConfig.model_fields]
+    names = sorted(grid, key=lambda name: (name == "seed", order.index(name)))
+    for values in product(*(grid[name] for name in names)):
+        yield dict(zip(names, values, strict=True))
+
+
+def _combination(grid: Grid, settings: Mapping[str, Any]) -> str:
+    """Return a short name: data set, method, mix and the settings that vary."""
+    return ", ".join(
+        f"{name} {value}"
+        for name, value in settings.items()
+        if name in ("data", "method", "mix") or (len(grid[name]) > 1 and name != "seed")
+    )
 
 
 CONTROL_PARTNERS = ("class-balanced", "shuffle")

@@ -1,17 +1,17 @@
-"""Grids of runs: settings with several values each, from a TOML file or from Python."""
+"""Grids of runs in TOML files: settings with several values each."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Mapping
 from typing import Any
 
 from gradmix._setting_types import parse_seeds
 from gradmix.errors import FileError, InputError, UnknownNameError
 from gradmix.files.json_file import read_bytes
-from gradmix.runs.config import RunConfig, config_for
+from gradmix.plugins import import_plugins
+from gradmix.runs.config import Grid, RunConfig
 from gradmix.settings import DEFAULTS
 
 if sys.version_info >= (3, 11):
@@ -19,82 +19,16 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover
     import tomli as tomllib
 
-Grid = Mapping[str, list[Any]]
-"""The values of each setting that does not keep the default of the data set."""
-
 MOST_BYTES = 1 << 20
 MOST_NESTED = 100  # opening brackets in a row; Python's parser is recursive
-
-
-def expand(
-    grids: Iterable[Grid], skip_impossible: bool = False
-) -> tuple[list[RunConfig], dict[str, str]]:
-    """Return the configurations of all grids, each once, and the skipped combinations.
-
-    Args:
-        grids: For each setting its values; every grid needs `data`.
-        skip_impossible: Skip combinations that make no sense instead of raising an error.
-
-    Returns:
-        The configurations, and for each skipped combination the reason.
-
-    Raises:
-        InputError: If a name is unknown, nothing remains, or a combination makes no sense and is
-            not to be skipped.
-    """
-    configs: dict[RunConfig, None] = {}
-    skipped: dict[str, str] = {}
-    for grid in grids:
-        for settings in _combinations(grid):
-            found, name = _config_or_reason(settings), _combination(grid, settings)
-            if isinstance(found, RunConfig):
-                configs[found] = None
-            elif skip_impossible:
-                skipped[name] = found
-            else:
-                raise InputError(
-                    f"{name}: {found}; --skip-impossible, or skip_impossible=True, skips it"
-                )
-    if skipped and not configs:
-        name, reason = next(iter(skipped.items()))
-        raise InputError(f"no combination is possible; {name}: {reason}")
-    return list(configs), skipped
-
-
-def _config_or_reason(settings: dict[str, Any]) -> RunConfig | str:
-    """Return the configuration, or why it makes no sense."""
-    try:
-        return config_for(**settings)
-    except UnknownNameError:
-        raise
-    except InputError as error:
-        return str(error)
-
-
-def _combinations(grid: Grid) -> Iterator[dict[str, Any]]:
-    """Yield one value for each setting; the seed changes fastest, the data set slowest."""
-    if not grid.get("data"):
-        raise InputError("a grid has no data; name at least one data set")
-    order = ["data", "method", "mix", *RunConfig.model_fields]
-    names = sorted(grid, key=lambda name: (name == "seed", order.index(name)))
-    for values in product(*(grid[name] for name in names)):
-        yield dict(zip(names, values, strict=True))
-
-
-def _combination(grid: Grid, settings: Mapping[str, Any]) -> str:
-    """Return a short name: data set, method, mix and the settings that vary."""
-    return ", ".join(
-        f"{name} {value}"
-        for name, value in settings.items()
-        if name in ("data", "method", "mix") or (len(grid[name]) > 1 and name != "seed")
-    )
 
 
 def read_grids(path: str | os.PathLike[str], **overrides: list[Any]) -> list[Grid]:
     """Return the grids of a TOML file: one per `[[grid]]`, or a single one without any.
 
     Settings before the first `[[grid]]` apply to all grids. A list means several values; for a
-    setting that is a list itself, a list of lists does.
+    setting that is a list itself, a list of lists does. `import` names modules that register
+    plugins; they are imported.
 
     Args:
         path: The TOML file.
@@ -105,6 +39,12 @@ def read_grids(path: str | os.PathLike[str], **overrides: list[Any]) -> list[Gri
     """
     name = os.fspath(path)
     content = _read_toml(name)
+    modules = content.pop("import", [])
+    if isinstance(modules, str):
+        modules = [modules]
+    if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
+        raise InputError(f"{name}: import is {modules!r}; name modules")
+    import_plugins(modules)
     tables = content.pop("grid", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{name}: grid must be tables, each begun by [[grid]]")
@@ -137,7 +77,7 @@ def _axes(name: str, table: Mapping[str, Any]) -> dict[str, list[Any]]:
         elif key in RunConfig.model_fields:
             axes[key] = axis(key, value)
         else:
-            known = [*RunConfig.model_fields, "grid", "seeds"]
+            known = [*RunConfig.model_fields, "grid", "import", "seeds"]
             raise UnknownNameError(f"setting in {name}", key, known)
     return axes
 

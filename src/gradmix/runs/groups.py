@@ -15,6 +15,7 @@ from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary, paired_difference, summarize
 from gradmix.runs.tables import show_setting
 from gradmix.settings import REMOVED, CriterionSettings, MixSettings
+from gradmix.training.metrics import LOWER_IS_BETTER
 
 BY = ("data", "method", "mix")
 """The settings that always name a group."""
@@ -22,7 +23,9 @@ BY = ("data", "method", "mix")
 OF_THE_MIX = (*MixSettings.model_fields, *CriterionSettings.model_fields, *REMOVED, "analyses")
 """Settings of the mix, or of what is measured. Groups that differ only in these are rivals."""
 
-LOWER_IS_BETTER = ("forgetting_from_best", "forgetting_from_learned")
+BELONGS = {"mix": OF_THE_MIX, "method": ("method", "options", "head")}
+"""Settings that belong to another one, and may differ where that one does."""
+
 ACCURACY = "average_accuracy"
 
 
@@ -199,19 +202,65 @@ def are_rivals(one: Group, other: Group) -> bool:
     return all(one.key[name] == other.key.get(name) for name in names)
 
 
-def find_base(group: Group, groups: Sequence[Group], mix: str) -> Group | None:
-    """Return the rival with this mix; of several, the one with the same settings of the mix.
+def parse_condition(text: str, option: str = "where") -> tuple[str, Any]:
+    """Return name and value of name=value; the value is read as JSON if possible.
 
-    Returns:
-        None if no rival, or more than one, fits.
+    Args:
+        text: The condition.
+        option: What the condition is for, in the error message.
 
     Raises:
-        InputError: The groups are not grouped by mix.
+        InputError: If there is no equals sign.
+
+    >>> parse_condition("exemplars_per_class=16"), parse_condition("mix=remix")
+    (('exemplars_per_class', 16), ('mix', 'remix'))
     """
-    if "mix" not in group.key:
-        raise InputError(f"against is {mix!r}, but the results are not grouped by mix")
-    rivals = [other for other in groups if other.key["mix"] == mix and are_rivals(group, other)]
-    same = {name: value for name, value in group.key.items() if name != "mix"}
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{option} is {text!r}; give name=value, such as exemplars_per_class=16")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def parse_against(text: str, groups: Sequence[Group]) -> tuple[str, Any]:
+    """Return setting and value of what groups are compared with.
+
+    Args:
+        text: A mix or method that a group has, or name=value for any other setting.
+        groups: The groups.
+
+    Raises:
+        InputError: If the groups are not grouped by the setting.
+    """
+    if "=" in text:
+        name, value = parse_condition(text, "against")
+    else:
+        methods = [group.key.get("method") for group in groups]
+        name, value = "method" if text in methods else "mix", text
+    if any(name not in group.key for group in groups):
+        raise InputError(f"against is {text!r}, but the results are not grouped by {name}")
+    return name, value
+
+
+def find_base(group: Group, groups: Sequence[Group], against: str) -> Group | None:
+    """Return the group that differs from this one in what `parse_against` reads.
+
+    Of several, the one with the same settings of the mix or method is returned.
+
+    Returns:
+        None if no group, or more than one, fits.
+    """
+    name, value = parse_against(against, groups)
+    free = BELONGS.get(name, (name,))
+    rivals = [
+        other
+        for other in groups
+        if other.key[name] == value
+        and all(other.key.get(key) == own for key, own in group.key.items() if key not in free)
+    ]
+    same = {key: own for key, own in group.key.items() if key != name}
     exact = [other for other in rivals if {**other.key, **same} == other.key]
     found = exact or rivals
     return found[0] if len(found) == 1 else None

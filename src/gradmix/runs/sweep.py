@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from gradmix.errors import InputError, WorkerError
-from gradmix.methods import BUILT_IN, METHODS
+from gradmix.plugins import Plugin, import_plugins, registered, restore
 from gradmix.randomness import RandomStreams
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunResult
@@ -84,6 +84,7 @@ def run_sweep(
     retry_failed: bool = False,
     skip_impossible: bool = False,
     checkpoint: bool = True,
+    imports: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Sweep:
     """Complete the results of all configurations.
@@ -98,20 +99,20 @@ def run_sweep(
         retry_failed: Compute runs again that failed earlier.
         skip_impossible: Skip runs that their data, network, method or device does not allow.
         checkpoint: Save checkpoints, and resume from earlier ones.
+        imports: Modules that register plugins. Plugins that are registered already need none.
         on_progress: Called before the first run, and with the outcome of each run.
 
     Returns:
         The sweep with the outcome of every run.
 
     Raises:
-        InputError: If a run is impossible and `skip_impossible` is false, or if several processes
-            are to use a method that only this process knows.
+        InputError: If a run is impossible and `skip_impossible` is false, or if a module cannot be
+            imported.
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; give 1 or more")
+    import_plugins(imports)
     sweep = Sweep(list(dict.fromkeys(configs)), store)
-    if jobs > 1:
-        _check_methods(sweep.configs, jobs)
 
     def settle(outcome: Outcome) -> None:
         sweep.outcomes[outcome.config] = outcome
@@ -137,21 +138,26 @@ def run_sweep(
     if on_progress is not None:
         on_progress(sweep, None)
     try:
-        work = partial(complete, store=store, again=again, checkpoint=checkpoint)
+        work = partial(
+            _complete_with, registered(), store=store, again=again, checkpoint=checkpoint
+        )
         _complete_all(todo, sweep, work, jobs, settle)
     finally:
         store.tidy()  # after workers that were killed
     return sweep
 
 
-def _check_methods(configs: Sequence[RunConfig], jobs: int) -> None:
-    """Refuse methods that the worker processes do not know."""
-    for config in configs:
-        if METHODS[config.method] != BUILT_IN.get(config.method):
-            raise InputError(
-                f"jobs is {jobs}, but the method {config.method!r} was added in Python and other "
-                "processes do not know it; give jobs=1"
-            )
+def _complete_with(
+    plugins: Sequence[Plugin],
+    config: RunConfig,
+    *,
+    store: ResultStore,
+    again: bool,
+    checkpoint: bool,
+) -> Outcome:
+    """Complete a run, perhaps in another process, which needs the plugins of this one."""
+    restore(plugins)
+    return complete(config, store, again=again, checkpoint=checkpoint)
 
 
 def _by_data(configs: Iterable[RunConfig]) -> list[RunConfig]:

@@ -138,13 +138,23 @@ def forward_transfer(matrix: Matrix, initial: Sequence[float]) -> float:
     return float(np.mean(gains)) if gains else 0.0
 
 
+METRICS: dict[str, Callable[[Matrix, Sequence[float]], float]] = {
+    "average_accuracy": lambda matrix, initial: average_accuracy(matrix),
+    "final_accuracy": lambda matrix, initial: final_accuracy(matrix),
+    "forgetting_from_best": lambda matrix, initial: forgetting_from_best(matrix),
+    "forgetting_from_learned": lambda matrix, initial: forgetting_from_learned(matrix),
+    "backward_transfer": lambda matrix, initial: backward_transfer(matrix),
+    "forward_transfer": forward_transfer,
+}
+"""Every metric by name: a function of the accuracy matrix and the accuracies before training."""
+
+OWN_METRICS = tuple(METRICS)
+"""The metrics that every result file has; plugins may add others."""
+
+LOWER_IS_BETTER = {"forgetting_from_best", "forgetting_from_learned"}
+
+
 def all_metrics(matrix: Matrix, initial: Sequence[float]) -> dict[str, float]:
     """Every metric by its name, as result files have them."""
-    return {
-        "average_accuracy": average_accuracy(matrix),
-        "final_accuracy": final_accuracy(matrix),
-        "forgetting_from_best": forgetting_from_best(matrix),
-        "forgetting_from_learned": forgetting_from_learned(matrix),
-        "backward_transfer": backward_transfer(matrix),
-        "forward_transfer": forward_transfer(matrix, initial),
-    }
+    square = _square(matrix)
+    return {name: float(compute(square, initial)) for name, compute in METRICS.items()}

@@ -197,7 +197,7 @@ function lineMark(row) {
 
 // Crosses have only a stroke, the other symbols only a fill.
 function paint(row) {
-  const crossed = ["plus", "times", "asterisk"].includes(row.symbol);
+  const crossed = ["plus", "times", "asterisk", "square2", "diamond2", "triangle2"].includes(row.symbol);
   if (crossed) return { stroke: row.colour, "stroke-width": 2, strokeWidth: 2, fill: "none" };
   return { fill: row.colour, stroke: "none" };
 }

@@ -26,7 +26,7 @@ const SYMBOLS = {
   gradmix: "wye",
   "gradmix+": "star",
 };
-const OTHER_SYMBOL = "asterisk";
+const OTHER_SYMBOLS = ["asterisk", "cross", "square2", "diamond2", "triangle2"]; // of other mixes
 const SHAPES = {
   circle: d3.symbolCircle,
   square: d3.symbolSquare,
@@ -37,12 +37,17 @@ const SHAPES = {
   wye: d3.symbolWye,
   star: d3.symbolStar,
   asterisk: d3.symbolAsterisk,
+  cross: d3.symbolCross,
+  square2: d3.symbolSquare2,
+  diamond2: d3.symbolDiamond2,
+  triangle2: d3.symbolTriangle2,
 };
 const DASHES = ["none", "7 3", "2 3", "9 3 2 3", "4 2", "1 4"];
 
 data.rows.forEach((row, number) => {
   row.number = number;
-  row.symbol = Object.hasOwn(SYMBOLS, row.mix) ? SYMBOLS[row.mix] : OTHER_SYMBOL;
+  const other = OTHER_SYMBOLS[row.otherMix % OTHER_SYMBOLS.length];
+  row.symbol = Object.hasOwn(SYMBOLS, row.mix) ? SYMBOLS[row.mix] : other;
   row.dash = DASHES[row.style % DASHES.length];
 });
 

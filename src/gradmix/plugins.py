@@ -1,0 +1,255 @@
+"""Plugins: methods, mixes, networks, data sets and metrics that do not come with gradmix.
+
+`register` adds one under a name. Every command, worker process, checkpoint and table then knows the
+name. docs/cookbook.md builds one plugin of each kind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NamedTuple
+
+from gradmix.data import DATASETS, DataSetInfo
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.methods import METHODS, Method, MethodInfo
+from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
+from gradmix.mixing.blends import BLEND
+from gradmix.mixing.labels import SHARES
+from gradmix.mixing.partners import DRAW
+from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
+from gradmix.models import MODELS, ModelInfo
+from gradmix.settings import PRESETS
+from gradmix.training.metrics import LOWER_IS_BETTER, METRICS
+
+TABLES: dict[str, dict[str, Any]] = {
+    "method": METHODS,
+    "mix": RECIPES,
+    "partners": DRAW,
+    "blend": BLEND,
+    "labels": SHARES,
+    "model": MODELS,
+    "dataset": DATASETS,
+    "metric": METRICS,
+}
+"""Where each kind of plugin is looked up."""
+
+GROUPS = {
+    **{f"gradmix.{kind}s": kind for kind in ("method", "blend", "model", "dataset", "metric")},
+    **{"gradmix.mixes": "mix", "gradmix.partners": "partners", "gradmix.labels": "labels"},
+}
+"""The entry points through which an installed package offers plugins."""
+
+RESERVED = ("none", "auto", "cutmix", "manifold")
+NAME = re.compile(r"[\w+.-]+")
+HINT = "a plugin needs --import MODULE"
+
+
+class Plugin(NamedTuple):
+    """A registration; `restore` repeats it in another process."""
+
+    kind: str
+    name: str
+    thing: Any
+    summary: str
+    source: str
+    defaults: Mapping[str, Any]
+    lower_is_better: bool
+
+
+_plugins: dict[tuple[str, str], Plugin] = {}
+_broken: dict[tuple[str, str], str] = {}  # entry points that cannot be loaded, and why
+
+
+def register(
+    kind: str,
+    name: str,
+    thing: Any,
+    *,
+    summary: str = "",
+    source: str = "plugin",
+    defaults: Mapping[str, Any] | None = None,
+    lower_is_better: bool = False,
+) -> None:
+    """Add a plugin under a name. A second plugin of the same kind and name replaces the first.
+
+    | kind | thing |
+    |---|---|
+    | method | a class derived from `gradmix.methods.Method`, such as `ER` |
+    | mix | a `Recipe`, or text such as "shuffle:linear:remix" |
+    | partners | a function of a `Request` that returns `Partners`; it needs pair tables if its
+      name begins with "gradient" |
+    | blend | a function (x, partners, lam) that returns the mixed inputs |
+    | labels | a function (y, partner_y, lam, counts, tau) that returns label shares |
+    | model | a function (input_shape, outputs) that returns a `Network` |
+    | dataset | a function that returns a `DataSet`; `defaults` are its settings |
+    | metric | a function (matrix, initial) of accuracies that returns a number |
+
+    Args:
+        kind: One of the kinds above.
+        name: The name in commands and files: letters, digits and + . _ -
+        thing: What is registered.
+        summary: One line for `gradmix list`. Default: the first line of the docstring.
+        source: What to cite.
+        defaults: Settings of runs on a data set.
+        lower_is_better: Whether lower values of a metric are better.
+
+    Raises:
+        InputError: If the name belongs to gradmix itself, or the thing does not fit the kind.
+
+    >>> register("mix", "half-remix", "shuffle:linear:remix")
+    >>> from gradmix import config_for
+    >>> config_for("digits", mix="half-remix").recipe.labels
+    'remix'
+    """
+    if kind not in TABLES:
+        raise UnknownNameError("kind of plugin", kind, TABLES)
+    _check(kind, name, thing)
+    lines = (getattr(thing, "__doc__", None) or "").strip().splitlines()
+    summary = summary or (lines[0] if lines and callable(thing) else name)
+    plugin = Plugin(kind, name, thing, summary, source, dict(defaults or {}), lower_is_better)
+    _STORE.get(kind, _store_thing)(plugin)
+    _plugins[kind, name] = plugin
+
+
+def _check(kind: str, name: str, thing: Any) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InputError(f"name is {name!r}; use letters, digits and + . _ -")
+    known = name in TABLES[kind] or name in RESERVED
+    if known and (kind, name) not in _plugins:
+        raise InputError(f"name is {name!r}, which is a {kind} of gradmix; choose another")
+    if kind == "method":
+        fits = isinstance(thing, type) and issubclass(thing, Method)
+    else:
+        fits = isinstance(thing, (Recipe, str)) if kind == "mix" else callable(thing)
+    if not fits:
+        needed = {"method": "a class derived from Method", "mix": "a Recipe or text"}
+        raise InputError(f"thing is {thing!r}; a {kind} is {needed.get(kind, 'a function')}")
+
+
+def _store_method(plugin: Plugin) -> None:
+    METHODS[plugin.name] = MethodInfo(plugin.summary, plugin.source, plugin.thing)
+
+
+def _store_mix(plugin: Plugin) -> None:
+    recipe = plugin.thing
+    if isinstance(recipe, str):
+        recipe = parse_recipe(recipe)
+        if recipe is None:
+            raise InputError("thing is 'none', which does not mix; give partners:blend:labels")
+    RECIPES[plugin.name] = recipe
+    ABOUT[plugin.name] = (plugin.summary, plugin.source)
+
+
+def _store_axis(names: list[str]) -> Callable[[Plugin], None]:
+    def store(plugin: Plugin) -> None:
+        _store_thing(plugin)
+        if plugin.name not in names:
+            names.append(plugin.name)
+
+    return store
+
+
+def _store_model(plugin: Plugin) -> None:
+    MODELS[plugin.name] = ModelInfo(plugin.summary, plugin.source, plugin.thing)
+
+
+def _store_dataset(plugin: Plugin) -> None:
+    DATASETS[plugin.name] = DataSetInfo(plugin.summary, plugin.source, plugin.thing)
+    PRESETS[plugin.name] = dict(plugin.defaults)
+
+
+def _store_metric(plugin: Plugin) -> None:
+    _store_thing(plugin)
+    (LOWER_IS_BETTER.add if plugin.lower_is_better else LOWER_IS_BETTER.discard)(plugin.name)
+
+
+def _store_thing(plugin: Plugin) -> None:
+    TABLES[plugin.kind][plugin.name] = plugin.thing
+
+
+_STORE: dict[str, Callable[[Plugin], None]] = {
+    "method": _store_method,
+    "mix": _store_mix,
+    "partners": _store_axis(PARTNERS),
+    "blend": _store_axis(BLENDS),
+    "labels": _store_axis(LABELS),
+    "model": _store_model,
+    "dataset": _store_dataset,
+    "metric": _store_metric,
+}
+
+
+def registered() -> list[Plugin]:
+    """Return all plugins, for `restore` in another process."""
+    return list(_plugins.values())
+
+
+def restore(plugins: Iterable[Plugin]) -> None:
+    """Register the plugins of another process."""
+    for plugin in plugins:
+        kind, name, thing, *_ = plugin
+        options = {key: getattr(plugin, key) for key in Plugin._fields[3:]}
+        register(kind, name, thing, **options)
+
+
+def import_plugins(modules: Iterable[str]) -> None:
+    """Import modules that register plugins, from the current folder or the installed packages.
+
+    Raises:
+        InputError: If a module cannot be imported; the message names it.
+    """
+    modules = list(modules)
+    if modules and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in modules:
+        _import(name)
+
+
+def _import(name: str) -> None:
+    try:
+        import_module(name)
+    except InputError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"import is {name!r}, which cannot be imported ({reason}); name a module in this "
+            "folder, without .py, or an installed one"
+        ) from error
+
+
+@cache
+def load_entry_points() -> None:
+    """Register the plugins that installed packages offer; broken ones are remembered."""
+    for group, kind in GROUPS.items():
+        for point in entry_points(group=group):
+            _load(kind, point)
+
+
+def _load(kind: str, point: EntryPoint) -> None:
+    try:
+        register(kind, point.name, point.load())
+    except Exception as error:  # another package must not stop gradmix
+        _broken[kind, point.name] = f"{point.value}: {type(error).__name__}: {error}"
+
+
+@contextmanager
+def plugins_known() -> Iterator[None]:
+    """Load the entry points; an unknown name in the block is then explained as a missing plugin."""
+    load_entry_points()
+    try:
+        yield
+    except UnknownNameError as error:
+        kind = str(error.kind).replace("data set", "dataset")
+        if kind in TABLES and HINT not in str(error):
+            broken = _broken.get((kind, str(error.name)))
+            hint = f"the plugin cannot be loaded: {broken}" if broken else HINT
+            error.args = (f"{error}; {hint}",)
+        raise
