@@ -67,7 +67,7 @@ def near(observed, expected, trials, sigmas=4.5):
 
 
 def test_every_kind_has_a_draw():
-    assert tuple(DRAW) == PARTNERS
+    assert list(DRAW) == PARTNERS
     by_gradient = [gradient, gradient_class_balanced, gradient_keep_original]
     assert list(DRAW.values()) == [shuffle, class_balanced, *by_gradient]
 
