@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -240,16 +239,11 @@ def _load(kind: str, point: EntryPoint) -> None:
         _broken[kind, point.name] = f"{point.value}: {type(error).__name__}: {error}"
 
 
-@contextmanager
-def plugins_known() -> Iterator[None]:
-    """Load the entry points; an unknown name in the block is then explained as a missing plugin."""
-    load_entry_points()
-    try:
-        yield
-    except UnknownNameError as error:
-        kind = str(error.kind).replace("data set", "dataset")
-        if kind in TABLES and HINT not in str(error):
-            broken = _broken.get((kind, str(error.name)))
-            hint = f"the plugin cannot be loaded: {broken}" if broken else HINT
-            error.args = (f"{error}; {hint}",)
-        raise
+def explain(error: UnknownNameError) -> UnknownNameError:
+    """Return an error about an unknown name with a hint that it may be a missing plugin."""
+    kind = str(error.kind).replace("data set", "dataset")
+    if kind in TABLES and HINT not in str(error):
+        broken = _broken.get((kind, str(error.name)))
+        hint = f"the plugin cannot be loaded: {broken}" if broken else HINT
+        error.args = (f"{error}; {hint}",)
+    return error

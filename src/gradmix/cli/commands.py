@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from gradmix import __version__
 from gradmix.cli.demo import demo
 from gradmix.cli.export import export
 from gradmix.cli.inspect import inspect
@@ -18,9 +15,8 @@ from gradmix.cli.reproduce import reproduce
 from gradmix.cli.results import results
 from gradmix.cli.run import run
 from gradmix.cli.serve import serve
-from gradmix.cli.settings import ManyValues
+from gradmix.cli.settings import ManyValues, general_options
 from gradmix.cli.sweep import sweep
-from gradmix.cli.terminal import output
 
 app = typer.Typer(
     help="Class-incremental learning with gradient-based selective mixup.",
@@ -30,24 +26,7 @@ app = typer.Typer(
 )
 
 
-def _show_version(value: bool) -> None:
-    if value:
-        output.print(f"gradmix {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-) -> None:
-    """Class-incremental learning with gradient-based selective mixup."""
-
-
+app.callback()(general_options)
 app.command()(learn)
 app.command()(predict)
 app.command()(inspect)

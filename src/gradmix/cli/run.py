@@ -159,10 +159,14 @@ def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     table = Table(label_column(""), *numbers)
     for label, results in rows.items():
         metric = {
-            key: summarize([result.metrics[key] for result in results]).text()
+            key: _over_seeds([result.metrics[key] for result in results])
             for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
         }
         seeds = seed_range([result.config["seed"] for result in results])
         seconds = statistics.fmean(result.seconds["total"] for result in results)
         table.add_row(Text(printable(label)), seeds, *metric.values(), f"{seconds:.1f}")
     return table
+
+
+def _over_seeds(values: Sequence[float]) -> str:
+    return f"{values[0]:.3f}" if len(values) == 1 else summarize(values).text()

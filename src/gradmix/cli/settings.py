@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 import typer
 from typer.core import TyperCommand
 
+from gradmix import __version__
 from gradmix._setting_docs import Description, describe
 from gradmix._setting_types import parse_seeds
 from gradmix.errors import InputError
@@ -41,6 +42,23 @@ class ManyValues(TyperCommand):
             else:
                 spelled += [option, arg]
         return super().parse_args(ctx, spelled)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"gradmix {__version__}")
+        raise typer.Exit
+
+
+def general_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Class-incremental learning with gradient-based selective mixup."""
 
 
 def parse_class_order(text: str | None) -> str | tuple[int, ...] | None:
@@ -176,10 +194,12 @@ def chosen_runs(
     skip_impossible: bool = False,
 ) -> tuple[list[RunConfig], dict[str, str]]:
     """Return the runs of a command line, and the skipped combinations with the reason."""
-    from gradmix.plugins import import_plugins
     from gradmix.runs.config import controls_of, expand
 
-    import_plugins(imports or [])
+    if imports:
+        from gradmix.plugins import import_plugins
+
+        import_plugins(imports)
     axes = chosen(settings)
     axes |= {"data": list(data)} if data else {}
     axes |= {"seed": parse_seeds(seeds)} if seeds else {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradmix.memory.diversity import GreedyBuffer, gradient_directions
-from gradmix.memory.replay import ReplayMemory
-from gradmix.memory.selection import class_priorities, herding_ranks, random_priority
+from gradmix.memory.replay import ReplayMemory, random_priority
+from gradmix.memory.selection import class_priorities, herding_ranks
 
 __all__ = [
     "GreedyBuffer",

@@ -20,6 +20,11 @@ class Kept(NamedTuple):
     extras: dict[str, Tensor]
 
 
+def random_priority(count: int, generator: torch.Generator) -> Tensor:
+    """Return priorities that keep a uniform sample; in float64, so that ties do not happen."""
+    return torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+
+
 class ReplayMemory:
     """Exemplars of the classes seen so far.
 

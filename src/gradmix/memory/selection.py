@@ -12,11 +12,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def random_priority(count: int, generator: torch.Generator) -> Tensor:
-    """Return priorities that keep a uniform sample; in float64, so that ties do not happen."""
-    return torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
-
-
 def class_priorities(
     rule: str, features: Tensor, labels: Tensor, quota: Tensor, generator: torch.Generator
 ) -> Tensor:

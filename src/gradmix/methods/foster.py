@@ -21,8 +21,7 @@ from gradmix.methods.er import ER
 from gradmix.methods.losses import distillation
 from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import drop_output, grow_head, widen_head
-from gradmix.models.initialise import new_linear
-from gradmix.models.network import Mix, Network, check_splittable
+from gradmix.models.network import Mix, Network, check_splittable, new_linear
 from gradmix.types import MixedBatch
 
 

@@ -13,7 +13,7 @@ from gradmix.errors import InputError
 from gradmix.methods.er import ER
 from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import drop_output
-from gradmix.models.initialise import new_linear
+from gradmix.models.network import new_linear
 from gradmix.types import Samples
 
 

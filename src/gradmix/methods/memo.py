@@ -17,8 +17,7 @@ from gradmix.methods.base import Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, fold_old_classes
 from gradmix.models.heads import drop_output, grow_head, widen_head
-from gradmix.models.initialise import new_linear
-from gradmix.models.network import Mix, Network, Part, check_splittable
+from gradmix.models.network import Mix, Network, Part, check_splittable, new_linear
 from gradmix.types import Samples
 
 

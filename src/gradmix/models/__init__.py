@@ -13,8 +13,7 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.models.adapt import Adapted, adapt, load_backbone
 from gradmix.models.cnn import CNN
 from gradmix.models.heads import drop_output, grow_head, widen_head
-from gradmix.models.initialise import new_linear
-from gradmix.models.network import MLP, LinearModel, Network, Part
+from gradmix.models.network import MLP, LinearModel, Network, Part, new_linear
 from gradmix.models.resnet import ResNet18
 from gradmix.models.vit import ViT
 

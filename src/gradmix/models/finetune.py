@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.initialise import new_linear
-from gradmix.models.network import Mix
+from gradmix.models.network import Mix, new_linear
 from gradmix.models.pretrained import Backbone
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gradmix.errors import InputError
-from gradmix.models.initialise import new_linear
+from gradmix.models.network import new_linear
 
 
 def grow_head(head: nn.Linear, outputs: int, *, generator: torch.Generator) -> nn.Linear:

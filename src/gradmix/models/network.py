@@ -9,6 +9,7 @@ part for each task; FOSTER keeps two whole networks. Both call the parts with th
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.initialise import draw_defaults
 
 Mix = Callable[[Tensor], Tensor]  # a function of hidden states; may return fewer rows
 
@@ -202,3 +202,40 @@ class MLP(Network):
         head = nn.Linear(hidden[-1], outputs)
         shared = FlatPart(*layers[:-1], mix_after=range(len(layers)))
         super().__init__(shared, Part(layers[-1], mix_after=[1]), head)
+
+
+# --- initial weights from an explicit generator: PyTorch's defaults without its global state ------
+
+
+def draw_defaults(module: nn.Module, generator: torch.Generator) -> None:
+    """Give one layer PyTorch's default initial values; modules without such values are skipped.
+
+    The values are those of the layer's own `reset_parameters` with the same random numbers.
+    """
+    if isinstance(module, (nn.Linear, nn.Conv2d)):
+        nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
+        if module.bias is not None:
+            bound = 1 / math.sqrt(module.weight[0].numel())
+            nn.init.uniform_(module.bias, -bound, bound, generator=generator)
+    elif isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
+        module.reset_parameters()
+
+
+def new_linear(
+    inputs: int,
+    outputs: int,
+    bias: bool = True,
+    *,
+    generator: torch.Generator,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> nn.Linear:
+    """Return a linear layer with default initial values, drawn on the CPU.
+
+    On the meta device, the layer has no values.
+    """
+    if torch.device(device).type == "meta":
+        return nn.Linear(inputs, outputs, bias, device="meta", dtype=dtype)
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias, device="cpu")
+    draw_defaults(layer, generator)
+    return layer.to(device, dtype)

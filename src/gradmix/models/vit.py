@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.initialise import draw_defaults
-from gradmix.models.network import Network, Part, check_sizes
+from gradmix.models.network import Network, Part, check_sizes, draw_defaults
 
 MLP_RATIO = 4  # width of a block's hidden layer over that of its tokens
 INIT_STD = 0.02

@@ -7,13 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 import torch
-from torch import nn
 
 from gradmix.data import Benchmark, DataSet
 from gradmix.errors import InputError
-from gradmix.models import build_model, load_backbone
+from gradmix.models import build_model
 from gradmix.models.finetune import fine_tune
-from gradmix.models.pretrained import Backbone, fold_batch_norms, is_pretrained, load_pretrained
+from gradmix.models.pretrained import Backbone, fold_batch_norms, load_pretrained
 from gradmix.runs.config import RunConfig
 from gradmix.training.build import NetworkFactory, pick_device
 from gradmix.types import Samples
@@ -71,7 +70,7 @@ def _statistics(samples: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def network_of(config: RunConfig, shape: Sequence[int], outputs: int) -> NetworkFactory:
-    """Return a function that makes the network of a run.
+    """Return a function that makes the network of a run with a pretrained backbone.
 
     Args:
         config: The run.
@@ -80,27 +79,17 @@ def network_of(config: RunConfig, shape: Sequence[int], outputs: int) -> Network
     """
     if config.frozen:
         return lambda generator: build_model("linear", shape, outputs, generator=generator)
-    if config.finetune != "none":
-        _check_photos(shape, config.model)
-        backbone, layers = load_pretrained(config.model, weights=config.weights), config.finetune
-        return lambda generator: fine_tune(backbone, outputs, layers, generator=generator)
-
-    def build(generator: torch.Generator) -> nn.Module:
-        network = build_model(config.model, shape, outputs, generator=generator)
-        if config.weights is not None:
-            load_backbone(network, config.weights)
-        return network
-
-    return build
+    assert config.finetune != "none"
+    _check_photos(shape, config.model)
+    backbone, layers = load_pretrained(config.model, weights=config.weights), config.finetune
+    return lambda generator: fine_tune(backbone, outputs, layers, generator=generator)
 
 
 def statistics_of(
     config: RunConfig, mean: Sequence[float], std: Sequence[float]
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Return mean and standard deviation per channel; a fine-tuned network has its own."""
-    if is_pretrained(config.model) and not config.frozen:
-        return [0.0] * len(mean), [BYTES] * len(std)
-    return mean, std
+    return (mean, std) if config.frozen else ([0.0] * len(mean), [BYTES] * len(std))
 
 
 def _check_photos(shape: Sequence[int], model: str) -> None:

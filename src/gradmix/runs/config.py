@@ -19,7 +19,7 @@ from gradmix.methods.optimizer import check_optimizer
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.models import MODELS
 from gradmix.models.pretrained import PRETRAINED, is_pretrained
-from gradmix.plugins import plugins_known
+from gradmix.plugins import explain, load_entry_points
 from gradmix.settings import (
     FOLDER_PRESET,
     PRESETS,
@@ -42,15 +42,18 @@ class RunConfig(RunSettings):
     """
 
     def __init__(self, **given: Any) -> None:
-        with plugins_known():
+        load_entry_points()
+        try:
             super().__init__(**given)
+        except UnknownNameError as error:
+            raise explain(error) from None
 
     @model_validator(mode="after")
     def _check_names(self) -> RunConfig:
         check_dataset_name(self.data)
         if self.model not in MODELS and not is_pretrained(self.model):
             raise UnknownNameError("model", self.model, [*MODELS, *PRETRAINED, "timm/NAME"])
-        if self.finetune != "none" and not is_pretrained(self.model):
+        if self.finetune != "none" and not self.pretrained:
             known = ", ".join([*PRETRAINED, "timm/NAME"])
             raise InputError(
                 f"finetune is {self.finetune!r}, but {self.model} is not pretrained; give {known}"
@@ -91,9 +94,14 @@ class RunConfig(RunSettings):
         return parse_recipe(**dict(self.part(MixSettings)))
 
     @property
+    def pretrained(self) -> bool:
+        """Whether the network is a pretrained backbone, frozen or fine-tuned."""
+        return self.model not in MODELS
+
+    @property
     def frozen(self) -> bool:
         """Whether the network is a frozen backbone, whose embeddings are the samples."""
-        return is_pretrained(self.model) and self.finetune == "none"
+        return self.pretrained and self.finetune == "none"
 
     @property
     def settings(self) -> TrainingSettings:
@@ -147,19 +155,28 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
     >>> config_for("mnist", epochs=5).validation
     10000
     """
-    with plugins_known():
+    load_entry_points()
+    try:
         check_dataset_name(check("data", data))
-        for name in overrides:
-            if name not in RunConfig.model_fields:
-                raise UnknownNameError("setting", name, RunConfig.model_fields)
-        given = {name: value for name, value in overrides.items() if value is not None}
-        if "exemplars_per_class" in given and "memory_total" in given:
-            raise InputError(
-                f"exemplars_per_class is {given['exemplars_per_class']} and memory_total "
-                f"{given['memory_total']}; give one of them"
-            )
+        given = _checked(overrides)
         given.setdefault("data_version", dataset_version(data))
         return RunConfig(data=data, **_with_defaults(data, given))
+    except UnknownNameError as error:
+        raise explain(error) from None
+
+
+def _checked(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are not None; all must exist, and only one may be a budget."""
+    for name in overrides:
+        if name not in RunConfig.model_fields:
+            raise UnknownNameError("setting", name, RunConfig.model_fields)
+    given = {name: value for name, value in overrides.items() if value is not None}
+    if "exemplars_per_class" in given and "memory_total" in given:
+        raise InputError(
+            f"exemplars_per_class is {given['exemplars_per_class']} and memory_total "
+            f"{given['memory_total']}; give one of them"
+        )
+    return given
 
 
 def _with_defaults(data: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +184,7 @@ def _with_defaults(data: str, given: dict[str, Any]) -> dict[str, Any]:
     values = {**PRESETS.get(data, FOLDER_PRESET), **given}
     if given.get("schedule", "steps") != "steps" and "lr_steps" not in given:
         values["lr_steps"] = ()
-    if is_pretrained(values.get("model")):
+    if values.get("model", "mlp") not in MODELS and is_pretrained(values["model"]):
         values = {**PRETRAINED_PRESET, **given}
         if values.get("finetune", "none") == "none" and "transforms" not in given:
             values["transforms"] = ()

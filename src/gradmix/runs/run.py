@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+import torch
+from torch import nn
 
 from gradmix.data import Benchmark, DataSet, load_dataset, make_benchmark
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError
 from gradmix.files import locked
 from gradmix.methods import Method
+from gradmix.models import build_model, load_backbone
 from gradmix.randomness import RandomStreams
 from gradmix.runs.backbones import embed_benchmark, embed_dataset, network_of, statistics_of
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunRecord, RunResult, protocol_version
 from gradmix.runs.store import FailedRun, ResultStore, RunLock, RunProgress
 from gradmix.settings import CriterionSettings, StreamSettings
-from gradmix.training.build import Design, make_fabric, pick_device, torch_threads
+from gradmix.training.build import Design, NetworkFactory, make_fabric, pick_device, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import Event, StepDone, Training
 
@@ -174,9 +178,25 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
     num_classes = len(benchmark.class_names)
     outputs = max(benchmark.tasks[0].classes) + 1 if design.grows else num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
-    mean, std = statistics_of(config, benchmark.mean, benchmark.std)
-    network = network_of(config, shape, outputs)
+    if config.pretrained:
+        mean, std = statistics_of(config, benchmark.mean, benchmark.std)
+        network = network_of(config, shape, outputs)
+    else:
+        mean, std = benchmark.mean, benchmark.std
+        network = _from_scratch(config, shape, outputs)
     return design.build(network, num_classes, shape, mean, std, streams)
+
+
+def _from_scratch(config: RunConfig, shape: Sequence[int], outputs: int) -> NetworkFactory:
+    """Return a function that makes the network of a run, perhaps with weights from a file."""
+
+    def build(generator: torch.Generator) -> nn.Module:
+        network = build_model(config.model, shape, outputs, generator=generator)
+        if config.weights is not None:
+            load_backbone(network, config.weights)
+        return network
+
+    return build
 
 
 @lru_cache(maxsize=1)
