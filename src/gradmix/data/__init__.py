@@ -17,7 +17,7 @@ from gradmix.data.datasets import (
     from_dataset,
     mnist,
 )
-from gradmix.data.domains import make_benchmark, split_into_domains
+from gradmix.data.domains import split_into_domains
 from gradmix.data.idx import read_idx
 from gradmix.data.image_folders.dataset import from_folder, imagenet
 from gradmix.data.paths import checked_path
@@ -30,6 +30,7 @@ from gradmix.data.tasks import (
 )
 from gradmix.data.tiny_imagenet import tiny_imagenet_200
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.settings import StreamSettings
 
 __all__ = [
     "DATASETS",
@@ -180,3 +181,29 @@ def check_dataset_name(name: str) -> None:
             raise InputError(f"data set {name!r} lacks a path; write folder:PATH or folder:PATH@32")
     elif name not in DATASETS:
         raise UnknownNameError("data set", name, [*DATASETS, "folder:PATH"])
+
+
+def make_benchmark(data: DataSet, stream: StreamSettings) -> Benchmark:
+    """Return a data set as the stream of tasks that the settings describe.
+
+    Raises:
+        InputError: The settings do not fit the data set.
+    """
+    if stream.scenario == "domain-incremental":
+        return split_into_domains(
+            data,
+            stream.domains,
+            stream.domain_shift,
+            stream.class_order,
+            evaluate_on=stream.evaluate_on,
+            seed=stream.scenario_seed,
+        )
+    increments = stream.increments[0] if len(stream.increments) == 1 else stream.increments
+    return split_into_tasks(
+        data,
+        increments,
+        stream.class_order,
+        evaluate_on=stream.evaluate_on,
+        blur=stream.blur if stream.scenario == "blurry" else 0.0,
+        seed=stream.scenario_seed,
+    )

@@ -17,40 +17,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradmix.data.datasets import DataSet
-from gradmix.data.tasks import Benchmark, relabelled, resolve_class_order, split_into_tasks
+from gradmix.data.tasks import Benchmark, relabelled, resolve_class_order
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.randomness import RandomStreams
-from gradmix.settings import StreamSettings
 from gradmix.types import Samples, Task
 
 SHIFTS = ("samples", "permuted", "rotated")
 _AT_ONCE = 4096  # images that are rotated at a time
-
-
-def make_benchmark(data: DataSet, stream: StreamSettings) -> Benchmark:
-    """Return a data set as the stream of tasks that the settings describe.
-
-    Raises:
-        InputError: The settings do not fit the data set.
-    """
-    if stream.scenario == "domain-incremental":
-        return split_into_domains(
-            data,
-            stream.domains,
-            stream.domain_shift,
-            stream.class_order,
-            evaluate_on=stream.evaluate_on,
-            seed=stream.scenario_seed,
-        )
-    increments = stream.increments[0] if len(stream.increments) == 1 else stream.increments
-    return split_into_tasks(
-        data,
-        increments,
-        stream.class_order,
-        evaluate_on=stream.evaluate_on,
-        blur=stream.blur if stream.scenario == "blurry" else 0.0,
-        seed=stream.scenario_seed,
-    )
 
 
 def split_into_domains(
