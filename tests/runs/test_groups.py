@@ -171,7 +171,7 @@ def test_the_base_has_all_but_the_mix_in_common(two_mixes):
         parse_against("none", group_results(results[:3], by=["data"]))
 
 
-def test_the_base_may_differ_in_any_setting():
+def test_the_base_may_differ_in_any_setting(two_mixes):
     results = two_mixes() + two_mixes(method="mir") + two_mixes(exemplars_per_class=8)
     groups = {group.label: group for group in group_results(results)}
     er, mir = (f"digits {method} mixup exemplars_per_class=4" for method in ("er", "mir"))
