@@ -212,10 +212,10 @@ def test_learning_rate_falls_at_its_steps(training):
 
 def test_every_task_has_a_new_optimizer(training):
     run = training(epochs=1)
-    optimizers = set()
+    optimizers = {}  # kept alive, so that no two have the same id
     for event in run.events():
         if isinstance(event, StepDone):
-            optimizers.add(id(run.method.optimizer))
+            optimizers[id(run.method.optimizer)] = run.method.optimizer
             assert len(run.method.optimizer.state) == 6
     assert len(optimizers) == 3
 
