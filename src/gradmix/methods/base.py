@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gradmix._setting_types import Settings
 from gradmix.criterion import PairSelector, evaluating, find_head
@@ -245,21 +244,13 @@ class Method(ABC):
         backbone = {"params": self.model.pretrained_parameters(), "lr_scale": scale}
         return [{"params": list(self.head.parameters())}, backbone]
 
-    def set_lr(self, done: float, step: float) -> None:
-        """Set the learning rate of a step; see `lr_factor`."""
-        assert self.optimizer is not None
-        lr = self.settings.lr * lr_factor(self.settings, done, step, self.stage.epochs)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr * group.get("lr_scale", 1.0)
-
-    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of logits (B, C) with labels, smoothed as the settings say.
-
-        Args:
-            logits: Outputs, (B, C).
-            targets: Labels (B,) or soft labels (B, C).
-        """
-        return F.cross_entropy(logits, targets, label_smoothing=self.settings.label_smoothing)
+    def learning_rates(self, epoch: int, steps: int) -> list[float]:
+        """Return the learning rate of each step of an epoch; see `lr_factor`."""
+        settings, epochs = self.settings, self.stage.epochs
+        return [
+            settings.lr * lr_factor(settings, epoch + step / steps, 1 / steps, epochs)
+            for step in range(steps)
+        ]
 
     def begin_epoch(self, epoch: int, new: Tensor) -> None:
         """Refresh the harmful pairs and plan the batches.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gradmix.methods.base import Method
 from gradmix.mixing.mixer import Plan
@@ -48,6 +49,15 @@ class ER(Method):
         """Return the network's outputs for a mixed batch, (B, C)."""
         outputs: Tensor = self.model(mixed.x, mix=mixed.mix, at=mixed.at)
         return outputs
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of logits (B, C) with labels, smoothed as the settings say.
+
+        Args:
+            logits: Outputs, (B, C).
+            targets: Labels (B,) or soft labels (B, C).
+        """
+        return F.cross_entropy(logits, targets, label_smoothing=self.settings.label_smoothing)
 
     def train_step(self, step: int) -> Tensor:
         """Return the cross-entropy of one mixed batch."""

@@ -168,9 +168,11 @@ class Training:
             if at.step == 0:
                 self._begin_epoch(steps, batch_size)
                 self._read_ahead()
+            rates = method.learning_rates(at.epoch, steps)
             while at.step < steps:
                 started = perf_counter()
-                method.set_lr(at.epoch + at.step / steps, 1 / steps)
+                for group in optimizer.param_groups:
+                    group["lr"] = rates[at.step] * group.get("lr_scale", 1.0)
                 optimizer.zero_grad()
                 with precision.forward_context(), randomness():
                     loss = method.train_step(at.step)
