@@ -71,9 +71,6 @@ METHODS: dict[str, MethodInfo] = {
     "joint": MethodInfo("all data at once: the upper bound", "folklore", Joint),
 }
 
-BUILT_IN = dict(METHODS)
-"""The methods of gradmix itself, whatever a program adds to `METHODS`."""
-
 
 def find_method(name: str) -> type[Method]:
     """Return the class of a method by its name."""
