@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gradmix.runs.results import RunResult
 
 MIXES = ("none", "mixup", "remix", "gradmix+")
-CONTROL = "ER + balanced control of gradmix+"
+CONTROL = "ER + balanced control"
 SEEDS = (5, 6, 7, 8, 9)
 """The settings for the digits were chosen on seeds 0 to 4."""
 
