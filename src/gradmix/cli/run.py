@@ -159,7 +159,7 @@ def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     table = Table(label_column(""), *numbers)
     for label, results in rows.items():
         metric = {
-            key: _over_seeds([result.metrics[key] for result in results])
+            key: _metric_text([result.metrics[key] for result in results])
             for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
         }
         seeds = seed_range([result.config["seed"] for result in results])
@@ -168,5 +168,5 @@ def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     return table
 
 
-def _over_seeds(values: Sequence[float]) -> str:
+def _metric_text(values: Sequence[float]) -> str:
     return f"{values[0]:.3f}" if len(values) == 1 else summarize(values).text()
