@@ -15,7 +15,7 @@ from gradmix.runs.groups import (
 )
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary, summarize
-from gradmix.runs.tables import Cell, Row, Table, display
+from gradmix.runs.tables import Cell, Table, TableRow, display
 
 MAX_COLUMNS = 4
 """More columns leave no room for standard deviations."""
@@ -93,7 +93,7 @@ def _single_numbers(
     found: Found,
     controls: Mapping[tuple[str, str], Sequence[Group]],
 ) -> Table:
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for panel in panels:
         for line in reproduction.lines:
             label = line.label if len(panels) == 1 else f"{line.label}: {panel.title}"
@@ -137,7 +137,7 @@ def _cell(
     return Cell(value, None if paper is None else Summary(paper.mean, paper.std), gradients=add)
 
 
-def _mark_best(rows: Sequence[Row]) -> list[Row]:
+def _mark_best(rows: Sequence[TableRow]) -> list[TableRow]:
     """Mark the highest mean of each column among rows that vary the same setting."""
     best: dict[tuple[int, str], float] = {}
     for (label,), cells in rows:
@@ -175,7 +175,7 @@ def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -
         if (group := found.get((line.label, data)))
     }
     names = tuple(dict.fromkeys(name for taken in values.values() for one in taken for name in one))
-    rows: list[Row]
+    rows: list[TableRow]
     if panel.chart == "heatmap" and values:
         (taken,) = values.values()
         names = tuple(dict.fromkeys(name.split(" → ")[0] for name in names))

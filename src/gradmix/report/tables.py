@@ -22,8 +22,15 @@ from gradmix.runs.groups import (
 )
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary
-from gradmix.runs.tables import Cell, Table, TextCell, TextTable, display, show_setting
-from gradmix.runs.tables import Row as TableRow
+from gradmix.runs.tables import (
+    Cell,
+    Table,
+    TableRow,
+    TextCell,
+    TextTable,
+    display,
+    show_setting,
+)
 
 MEASURED = {
     "detrimental mixes, whole network": ("detrimental-rate", "whole_network"),

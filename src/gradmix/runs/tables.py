@@ -109,7 +109,7 @@ class Cell(NamedTuple):
     best: bool = False
 
 
-Row = tuple[tuple[str, ...], tuple[Cell, ...]]  # labels and cells
+TableRow = tuple[tuple[str, ...], tuple[Cell, ...]]  # labels and cells
 Write = Callable[[Cell], TextCell]
 
 
@@ -120,7 +120,7 @@ class Table:
     heads: tuple[str, ...]  # titles of the labels
     groups: tuple[str, ...]  # titles of the column groups
     columns: tuple[str, ...]  # titles of the columns in a group
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     title: str = ""
     digits: int = 3
     against: str = ""  # title of the differences
