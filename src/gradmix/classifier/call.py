@@ -24,7 +24,8 @@ from gradmix.classifier.params import budget, is_fine_tuned
 from gradmix.classifier.pictures import Pictures, keep_pictures
 from gradmix.classifier.report import Report, few_samples, means, plural
 from gradmix.classifier.samples import CallData, draw_by_weight
-from gradmix.classifier.state import Learned, copy_of, digest, load_method
+from gradmix.classifier.state import Learned, load_method
+from gradmix.classifier.trees import copy_of, digest
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import DataWarning, InputError

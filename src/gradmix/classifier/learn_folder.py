@@ -14,7 +14,7 @@ from gradmix.classifier.classifier import IncrementalClassifier
 from gradmix.classifier.features import Progress
 from gradmix.classifier.file import FilePath
 from gradmix.classifier.samples import CallData, Reader
-from gradmix.classifier.state import digest
+from gradmix.classifier.trees import digest
 from gradmix.data.image_folders.read import read_folder
 from gradmix.errors import FileError
 from gradmix.files import locked, read_state_file

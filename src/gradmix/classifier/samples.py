@@ -24,7 +24,8 @@ from gradmix.classifier.inputs import (
 )
 from gradmix.classifier.labels import read_labels
 from gradmix.classifier.params import is_fine_tuned
-from gradmix.classifier.state import Learned, digest
+from gradmix.classifier.state import Learned
+from gradmix.classifier.trees import digest
 from gradmix.errors import InputError
 from gradmix.training.build import pick_device, torch_threads
 
