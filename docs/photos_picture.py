@@ -75,7 +75,8 @@ def draw() -> None:
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("accuracy on ten classes")
-    axes[0].legend(fontsize=7, loc="lower right")
+    handles = axes[0].get_legend_handles_labels()
+    axes[-1].legend(*handles, fontsize=8, loc="lower right")
     figures.tight_layout()
     figures.savefig(HERE / "photos.svg", metadata={"Date": None})
 
