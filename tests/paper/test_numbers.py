@@ -353,3 +353,9 @@ def test_removed_settings_do_not_matter_at_their_default():
     config = config_for("mnist", mix="none").to_json()
     assert paper_accuracy(config | {"level": "class", "rolling": 1}).mean == 0.896
     assert paper_accuracy(config | {"level": "sample", "rolling": 1}) is None
+
+
+def test_folders_are_not_read_for_a_comparison(monkeypatch):
+    config = config_for("folder:photos").to_json()
+    monkeypatch.setattr("gradmix.runs.config.dataset_version", lambda name: 1 / 0)
+    assert paper_accuracy(config) is None

@@ -99,6 +99,9 @@ def paper_accuracy(config: Mapping[str, Any]) -> PaperValue | None:
     >>> paper_accuracy(config_for("mnist", method="foster", mix="gradmix+").to_json())
     PaperValue(mean=0.973, std=0.003, table='main-foster')
     """
+    tables = paper_tables().values()
+    if not any(config["data"] in row.values for table in tables for row in table.rows):
+        return None
     try:
         return _find_accuracy(config["data"], _setting_in_paper(config))
     except InputError:  # a method, mix or option that gradmix does not know
