@@ -357,7 +357,7 @@ def test_another_folder_after_a_stop_starts_anew(tmp_path, monkeypatch, said, gr
     assert IncrementalClassifier.load(tmp_path / "my").classes_.tolist() == ["green"]
 
 
-@pytest.mark.parametrize("side", [64, 1500])
+@pytest.mark.parametrize("side", [64, pytest.param(1500, marks=pytest.mark.slow)])
 def test_all_defaults_on_photos(tmp_path, side, shell):
     """A default network on photos that are larger than 32 pixels, in a process of its own."""
     one = photos(tmp_path / "one", "red", "green", each=6, side=side)

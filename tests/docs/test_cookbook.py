@@ -90,6 +90,7 @@ def test_results_and_report_compare_plugins_without_importing_them(folder):
     assert "Δ er" in page
 
 
+@pytest.mark.slow
 def test_reproduce_has_rows_of_plugins_and_leaves_them_out_if_they_are_missing(folder):
     what = ["main-er", "--data", "digits", "--seeds", 0, "--scale", "small", "--to", "pages"]
     own = ["--mix", "other-class:linear:remix", "--method", "my-er-ace"]

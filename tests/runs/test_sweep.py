@@ -303,7 +303,7 @@ def at_work(store, process):
 
 
 @linux_only
-@pytest.mark.parametrize("times", [2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_killed_at_random_it_ends_with_the_results_of_an_undisturbed_sweep(
     store, start, tmp_path, times
 ):
@@ -326,6 +326,7 @@ def test_killed_at_random_it_ends_with_the_results_of_an_undisturbed_sweep(
     assert files(store) == sorted([MARKER, *(store.path_of(c).name for c in twelve())])
 
 
+@pytest.mark.slow
 def test_two_sweeps_share_a_store_and_the_work(store):
     lines = []
 
