@@ -41,7 +41,7 @@ EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
 FINE_TUNE_EPOCHS = 5
 """Default number of epochs with layers of a pretrained backbone: an epoch takes long on a CPU."""
 SMALL_TAU, MANY_STEPS = 0.5, 2000
-"""With fewer steps, gradmix+ uses this τ; see docs/classifier.md."""
+"""The τ of gradmix+ below this number of steps; see docs/classifier.md."""
 SMALL_GREY, SMALL = 32, 16
 """Largest side in pixels of grey images, and of any images, for which an MLP is chosen."""
 USUAL: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.0, "schedule": "steps"}
