@@ -2,17 +2,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+DOCUMENTED := $(VENV)/documented
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+EXTRAS := cluster,demo,export,figures,hub,many,photos,serve
 
-.PHONY: demo test test-all check bench venv clean
+OLDEST_TESTS := $(addprefix tests/,classifier/test_classifier.py files/test_state_file.py runs/test_run.py cli/test_main.py)
+
+.PHONY: demo test test-all check bench docs wheel test-oldest venv clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradmix demo
 
 test: $(INSTALLED)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-all: $(INSTALLED)
-	$(BIN)/pytest -n 2 -m ""
+	$(BIN)/pytest -n 2 --dist loadfile -m ""
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -23,12 +28,33 @@ check: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
+docs: $(DOCUMENTED)
+	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
+	@echo "the site is in docs/_build/html/index.html"
+
+wheel: $(INSTALLED)
+	rm -rf dist .wheel
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv .wheel
+	.wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd .wheel && bin/python ../tests/smoke.py
+
+test-oldest:
+	$(PYTHON) -m venv .oldest
+	.oldest/bin/python -m pip install --quiet --disable-pip-version-check -c oldest.txt -e . pytest hypothesis
+	.oldest/bin/pytest -q -W default $(OLDEST_TESTS)
+
 venv: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP) pip
+	$(PIP) -e ".[$(EXTRAS)]" --group dev
+	touch $@
+
+$(DOCUMENTED): $(INSTALLED)
+	$(PIP) --group docs
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .wheel .oldest dist docs/_build

@@ -16,6 +16,7 @@ from benchmarks import (
     methods,
     networks,
     peers,
+    ranks,
     sweep,
     tried,
 )
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "predict": classifier.predict_over_forward,
     "load": classifier.load_over_safetensors,
     "sweep": sweep.two_jobs_over_one,
+    "ranks": ranks.two_ranks_over_one,
     "classes": classes.over_classes,
     "avalanche-er": peers.er_over_avalanche,
     "avalanche-mir": peers.mir_over_avalanche,

@@ -12,7 +12,7 @@ from safetensors.torch import load, load_file, save_file
 
 from benchmarks.timing import ratio
 from gradmix import IncrementalClassifier
-from gradmix.classifier.trees import copy_of
+from gradmix.classifier.state import copy_of
 from gradmix.files import read_state_file
 
 IMAGES = 10_000

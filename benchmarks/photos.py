@@ -33,7 +33,7 @@ from sklearn.preprocessing import normalize
 
 from gradmix import IncrementalClassifier
 from gradmix.classifier.defaults import HELD_OUT
-from gradmix.classifier.features import DEFAULT, load_features
+from gradmix.classifier.photos import DEFAULT, embed_photos, published_backbone
 from gradmix.data.image_folders.read import read_folder
 
 CPU = torch.device("cpu")
@@ -102,7 +102,7 @@ def as_folder(archive: zipfile.ZipFile, names: dict[str, list[str]]) -> Iterator
 
 def embedded(path: Path, part: str, classes: list[str], each: int, cache: Path) -> Photos:
     """Return the embeddings of the first photos of some classes; they are computed once."""
-    features = load_features(DEFAULT)
+    backbone = published_backbone(DEFAULT, None)
     x, y = [], []
     with zipfile.ZipFile(path) as archive:
         files = files_of(archive, part)
@@ -110,8 +110,8 @@ def embedded(path: Path, part: str, classes: list[str], each: int, cache: Path) 
             stored = cache / f"{path.stem}-{part}-{label}-{each}.safetensors"
             if not stored.is_file():
                 with as_folder(archive, {label: files[label][:each]}) as folder:
-                    photos = read_folder(folder, size=features.backbone.input_size)
-                save_file({"x": features.embed(photos.x, CPU).numpy()}, stored)
+                    photos = read_folder(folder, size=backbone.input_size)
+                save_file({"x": embed_photos(backbone, photos.x, CPU).numpy()}, stored)
             x.append(load_file(stored)["x"])
             y += [label] * len(x[-1])
     return Photos(np.concatenate(x), np.array(y))

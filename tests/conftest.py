@@ -23,7 +23,10 @@ from gradmix.randomness import RandomStreams
 from gradmix.settings import CriterionSettings, TrainingSettings
 from gradmix.training.build import Design
 from gradmix.training.loop import StepDone, TaskDone, Training
+from gradmix.training.online import OnlineTraining
 from gradmix.types import Samples
+
+collect_ignore = ["smoke.py"]  # make wheel runs it
 
 torch.set_num_threads(1)  # as many tests run at once as there are cores
 os.environ["GRADMIX_OFFLINE"] = "1"
@@ -230,8 +233,8 @@ def _blobs(sizes=SIZES, channels=1, noise=20, tests=5, seed=1):
     return benchmark_from_tasks("blobs", tasks)
 
 
-class SmallTraining(Training):
-    """A training with shortcuts to the places that tests look at."""
+class Shortcuts:
+    """Shortcuts to the places of a training that tests look at."""
 
     def finish(self):
         """Return all events from here to the end."""
@@ -255,11 +258,19 @@ class SmallTraining(Training):
 
     def accuracies(self):
         """Return the share of each task's test samples that are classified correctly now."""
-        correct, tasks = self.evaluate()["main"], self.benchmark.tasks
+        correct, tasks = self.evaluate().correct["main"], self.benchmark.tasks
         return [
             float(right.sum()) / len(task.test.y)
             for right, task in zip(correct, tasks, strict=True)
         ]
+
+
+class SmallTraining(Shortcuts, Training):
+    """A training with shortcuts."""
+
+
+class SmallOnlineTraining(Shortcuts, OnlineTraining):
+    """An online training with shortcuts."""
 
 
 def _network(name, shape, outputs):
@@ -284,6 +295,7 @@ def _make_training(
     mix_settings=None,
     selection=None,
     transforms=(),
+    online=False,
     **settings,
 ):
     benchmark = _blobs() if benchmark is None else benchmark
@@ -298,6 +310,7 @@ def _make_training(
         memory_total=budget.get("total"),
         criterion=CriterionSettings(criterion_exemplars=3, criterion=criterion),
         selection=selection,
+        balanced=budget.get("balanced", True),
     )
     outputs = len(benchmark.tasks[0].classes) if design.grows else benchmark.num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
@@ -315,7 +328,8 @@ def _make_training(
         build, benchmark.num_classes, shape, benchmark.mean, benchmark.std, RandomStreams(seed)
     )
     fabric = Fabric(accelerator="cpu", devices=1)
-    return SmallTraining(benchmark, learner, fabric, transforms)
+    kind = SmallOnlineTraining if online else SmallTraining
+    return kind(benchmark, learner, fabric, transforms)
 
 
 @pytest.fixture(scope="session")
@@ -332,7 +346,7 @@ def make_training():
     """Return a function that makes any method × mix × network, ready to train on `blobs`.
 
     `network` is "mlp" or "resnet", both small, the name of another network, or a function of the
-    number of outputs. Other keywords are settings of the training.
+    number of outputs. `online` passes the data once. Other keywords are settings of the training.
     """
     return _make_training
 

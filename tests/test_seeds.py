@@ -17,6 +17,11 @@ def test_an_empty_range_of_seeds():
         parse_seeds(["4-2"])
 
 
+def test_a_seed_given_twice_is_refused():
+    with pytest.raises(InputError, match="seeds has 3 twice; give each seed once"):
+        parse_seeds(["0-3", "3"])
+
+
 def test_ranges_and_numbers_in_the_order_given():
     assert parse_seeds(["7", "0-2", 5]) == [7, 0, 1, 2, 5]
 

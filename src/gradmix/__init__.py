@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gradmix.classifier import IncrementalClassifier
     from gradmix.criterion.pair_tables import PairTable
     from gradmix.errors import GradMixError, InputError
+    from gradmix.loggers import LogTo, log_to
     from gradmix.memory import ReplayMemory
     from gradmix.mixing import Recipe, parse_recipe
     from gradmix.mixing.gradmix import GradMix
@@ -30,6 +31,7 @@ _HOME = {
     "GradMixError": "gradmix.errors",
     "IncrementalClassifier": "gradmix.classifier",
     "InputError": "gradmix.errors",
+    "LogTo": "gradmix.loggers",
     "PairTable": "gradmix.criterion.pair_tables",
     "Recipe": "gradmix.mixing",
     "ReplayMemory": "gradmix.memory",
@@ -38,6 +40,7 @@ _HOME = {
     "RunResult": "gradmix.runs.results",
     "config_for": "gradmix.runs.config",
     "load_result": "gradmix.runs.results",
+    "log_to": "gradmix.loggers",
     "parse_recipe": "gradmix.mixing",
     "register": "gradmix.plugins",
     "run": "gradmix.runs.run",
@@ -49,6 +52,7 @@ __all__ = [
     "GradMixError",
     "IncrementalClassifier",
     "InputError",
+    "LogTo",
     "PairTable",
     "Recipe",
     "ReplayMemory",
@@ -58,6 +62,7 @@ __all__ = [
     "__version__",
     "config_for",
     "load_result",
+    "log_to",
     "parse_recipe",
     "register",
     "run",
@@ -68,7 +73,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'gradmix' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    globals()[name] = found = getattr(import_module(_HOME[name]), name)  # once per process
+    return found
 
 
 def __dir__() -> list[str]:

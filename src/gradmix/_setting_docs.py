@@ -6,11 +6,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import cache
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from gradmix._setting_types import MOST, Settings
-from gradmix.settings import GROUPS, PRESETS, RunSettings
+from gradmix.settings import (
+    CHOSEN_BY_CLASSIFIER,
+    GROUPS,
+    PRESETS,
+    ClassifierSettings,
+    RunSettings,
+)
 
 
 class Description(NamedTuple):
@@ -23,6 +31,7 @@ class Description(NamedTuple):
     default: Any
     help: str
     source: str
+    flags: list[str]  # options on the command line, if they do not follow from the name
 
 
 @cache
@@ -57,10 +66,8 @@ def _description(name: str, schema: dict[str, Any]) -> Description:
         allowed = f"list of {allowed}"
     if {"type": "null"} in others:
         allowed += " or None"
-    default = schema.get("default", "")
-    return Description(
-        name, kind, "items" in first, allowed, default, schema["description"], schema["source"]
-    )
+    declared = (schema[key] for key in ("description", "source", "flags"))
+    return Description(name, kind, "items" in first, allowed, schema.get("default", ""), *declared)
 
 
 _WORDS = {"string": "text", "boolean": "True or False"}
@@ -71,7 +78,12 @@ def settings_page() -> str:
     lines = ["# Settings", "", _INTRODUCTION, ""]
     for group in GROUPS:
         lines += [f"## {(group.__doc__ or '').splitlines()[0].rstrip('.')}", "", *_table(group), ""]
-    lines += ["## Defaults of data sets that differ", "", "| data set | settings |", "|---|---|"]
+    lines += ["## What `IncrementalClassifier` chooses from the data", ""]
+    lines += ["| parameter | value | choice |", "|---|---|---|"]
+    for name, (value, choice) in CHOSEN_BY_CLASSIFIER.items():
+        lines.append(f"| `{name}` | {value} | {choice} |")
+    lines += ["", "## Defaults of data sets that differ", ""]
+    lines += ["| data set | settings |", "|---|---|"]
     for name, preset in PRESETS.items():
         values = ", ".join(f"{key}={_shown(value)}" for key, value in preset.items())
         lines.append(f"| {name} | {values or 'none'} |")
@@ -83,6 +95,17 @@ _INTRODUCTION = (
     "PyTorch, Remix, or ours. The command line writes `epochs` as `--epochs`, a TOML file as "
     "`epochs = 20`."
 )
+
+
+def classifier_help(names: Iterable[str], indent: int) -> str:
+    """Return parameters of the classifier as lines of a docstring."""
+    declared = {**RunSettings.model_fields, **ClassifierSettings.model_fields}
+    lines = []
+    for name in names:
+        value, choice = CHOSEN_BY_CLASSIFIER.get(name, (None, ""))
+        text = f"{name}: {declared[name].description}" + (f" {value}: {choice}." if choice else "")
+        lines += wrap(text, 100, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
+    return "\n".join(lines) + "\n"
 
 
 def _table(group: type[Settings]) -> list[str]:

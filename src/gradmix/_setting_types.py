@@ -6,6 +6,7 @@ list becomes a tuple, and a NumPy number becomes a Python number. Text such as "
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Annotated, Any
@@ -60,13 +61,28 @@ def _several(form: Callable[[Any], Any], words: str) -> Callable[[Any], tuple[An
     return convert
 
 
+def _names(value: Any) -> tuple[Any, ...]:
+    """Return names as a tuple; "none" alone is the empty tuple."""
+    names = _several(_text, "names")(value)
+    return () if names == ("none",) else names
+
+
 def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
-    """Return name-number pairs sorted by name, from a mapping or from pairs."""
+    """Return name-number pairs sorted by name, from a mapping, pairs or texts name=number."""
     try:
-        pairs = dict(value.items() if isinstance(value, Mapping) else value)
-        return tuple(sorted((_text(name), _option(number)) for name, number in pairs.items()))
+        given = list(value.items() if isinstance(value, Mapping) else value)
+        pairs = [_split(one) if isinstance(one, str) else one for one in given]
+        found = {_text(name): _option(number) for name, number in pairs}
     except (ValueError, TypeError):
-        raise PydanticCustomError("form", "give numbers by name") from None
+        raise PydanticCustomError("form", "give numbers by name, such as alpha=0.3") from None
+    if len(found) < len(given):
+        raise PydanticCustomError("form", "give each name once")
+    return tuple(sorted(found.items()))
+
+
+def _split(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    return name, float(number)
 
 
 def _option(value: Any) -> Any:
@@ -74,9 +90,15 @@ def _option(value: Any) -> Any:
 
 
 def _order(value: Any) -> str | tuple[int, ...]:
-    if isinstance(value, str):
+    """Return a name as it is, and classes, also as text such as "3,1,0,2", as a tuple."""
+    if isinstance(value, str) and not value[:1].isdecimal():
         return value
-    order: tuple[int, ...] = _several(_whole, "a name or whole numbers")(value)
+    try:
+        classes = [int(one) for one in value.split(",")] if isinstance(value, str) else value
+    except ValueError:
+        remedy = "give natural, seed:1993, or classes such as 3,1,0,2"
+        raise PydanticCustomError("form", remedy) from None
+    order: tuple[int, ...] = _several(_whole, "a name or whole numbers")(classes)
     return order
 
 
@@ -89,14 +111,32 @@ Counts = Annotated[
     tuple[Annotated[int, Field(ge=1, le=MOST)], ...],
     BeforeValidator(_several(_whole, "whole numbers")),
 ]
-Names = Annotated[tuple[str, ...], BeforeValidator(_several(_text, "names"))]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Options = Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs)]
 ClassOrder = Annotated[str | tuple[int, ...], BeforeValidator(_order)]
 
 
-def setting(default: Any, help: str, source: str = "ours", **bounds: Any) -> Any:  # noqa: A002
-    """Declare a setting: its default (`...` if it has none), help, source and bounds."""
-    return Field(default, description=help, json_schema_extra={"source": source}, **bounds)
+def setting(
+    default: Any,
+    help: str,  # noqa: A002
+    source: str = "ours",
+    *,
+    short: str = "",
+    flags: Sequence[str] = (),
+    **bounds: Any,
+) -> Any:
+    """Declare a setting.
+
+    Args:
+        default: Its default; `...` if it has none.
+        help: One line for options and documentation.
+        source: Where the default comes from.
+        short: Its name in tables, such as τ. Default: its name with spaces.
+        flags: Its options on the command line. Default: its name.
+        **bounds: Bounds in the words of pydantic, such as `ge=0`.
+    """
+    extra: Any = {"source": source, "short": short, "flags": list(flags)}
+    return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
 class Settings(BaseModel):
@@ -166,7 +206,8 @@ def parse_seeds(texts: Sequence[str | int]) -> list[int]:
     """Return the seeds of numbers and ranges.
 
     Raises:
-        InputError: If a text is neither a number nor a range, or there are too many seeds.
+        InputError: If a text is neither a number nor a range, a seed is given twice, or there are
+            too many seeds.
 
     >>> parse_seeds(["0-2", "7", 9])
     [0, 1, 2, 7, 9]
@@ -181,6 +222,9 @@ def parse_seeds(texts: Sequence[str | int]) -> list[int]:
         if len(seeds) + int(last) - int(first) >= MOST_SEEDS:
             raise InputError(f"seeds has {text!r}; give at most {MOST_SEEDS} seeds")
         seeds += range(int(first), int(last) + 1)
+    if len(set(seeds)) < len(seeds):
+        twice = Counter(seeds).most_common(1)[0][0]
+        raise InputError(f"seeds has {twice} twice; give each seed once")
     return seeds
 
 

@@ -63,3 +63,7 @@ class MissingPackageError(GradMixError, ImportError):
 
 class WorkerError(GradMixError, RuntimeError):
     """A worker process died."""
+
+
+class RankError(GradMixError, RuntimeError):
+    """The processes of one run differ, or one of them ended."""

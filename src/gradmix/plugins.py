@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from gradmix.data import DATASETS, DataSetInfo
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.loggers import LOGGERS
 from gradmix.methods import METHODS, Method, MethodInfo
 from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
 from gradmix.mixing.blends import BLEND
@@ -36,11 +37,18 @@ TABLES: dict[str, dict[str, Any]] = {
     "model": MODELS,
     "dataset": DATASETS,
     "metric": METRICS,
+    "logger": LOGGERS,
 }
 """Where each kind of plugin is looked up."""
 
+_INFO: dict[str, Any] = {"method": MethodInfo, "model": ModelInfo, "dataset": DataSetInfo}
+_AXES = {"partners": PARTNERS, "blend": BLENDS, "labels": LABELS}
+
 GROUPS = {
-    **{f"gradmix.{kind}s": kind for kind in ("method", "blend", "model", "dataset", "metric")},
+    **{
+        f"gradmix.{kind}s": kind
+        for kind in ("method", "blend", "model", "dataset", "metric", "logger")
+    },
     **{"gradmix.mixes": "mix", "gradmix.partners": "partners", "gradmix.labels": "labels"},
 }
 """The entry points through which an installed package offers plugins."""
@@ -78,17 +86,18 @@ def register(
 ) -> None:
     """Add a plugin under a name. A second plugin of the same kind and name replaces the first.
 
-    | kind | thing |
-    |---|---|
-    | method | a class derived from `gradmix.methods.Method`, such as `ER` |
-    | mix | a `Recipe`, or text such as "shuffle:linear:remix" |
-    | partners | a function of a `Request` that returns `Partners`; it needs pair tables if its
-      name begins with "gradient" |
-    | blend | a function (x, partners, lam) that returns the mixed inputs |
-    | labels | a function (y, partner_y, lam, counts, tau) that returns label shares |
-    | model | a function (input_shape, outputs) that returns a `Network` |
-    | dataset | a function that returns a `DataSet`; `defaults` are its settings |
-    | metric | a function (matrix, initial) of accuracies that returns a number |
+    The kinds and what they need:
+
+    - method: a class derived from `gradmix.methods.Method`, such as `ER`
+    - mix: a `Recipe`, or text such as "shuffle:linear:remix"
+    - partners: a function of a `Request` that returns `Partners`; it needs pair tables if its name
+      begins with "gradient"
+    - blend: a function (x, partners, lam) that returns the mixed inputs
+    - labels: a function like `gradmix.mixing.labels.remix` that returns label shares
+    - model: a function (input_shape, outputs) that returns a `Network`
+    - dataset: a function that returns a `DataSet`; `defaults` are its settings
+    - metric: a function (matrix, initial) of accuracies that returns a number
+    - logger: a function (place, name) that returns a `gradmix.loggers.Logger`
 
     Args:
         kind: One of the kinds above.
@@ -112,9 +121,7 @@ def register(
     _check(kind, name, thing)
     lines = (getattr(thing, "__doc__", None) or "").strip().splitlines()
     summary = summary or (lines[0] if lines and callable(thing) else name)
-    plugin = Plugin(kind, name, thing, summary, source, dict(defaults or {}), lower_is_better)
-    _STORE.get(kind, _store_thing)(plugin)
-    _plugins[kind, name] = plugin
+    _add(Plugin(kind, name, thing, summary, source, dict(defaults or {}), lower_is_better))
 
 
 def _check(kind: str, name: str, thing: Any) -> None:
@@ -132,57 +139,24 @@ def _check(kind: str, name: str, thing: Any) -> None:
         raise InputError(f"thing is {thing!r}; a {kind} is {needed.get(kind, 'a function')}")
 
 
-def _store_method(plugin: Plugin) -> None:
-    METHODS[plugin.name] = MethodInfo(plugin.summary, plugin.source, plugin.thing)
-
-
-def _store_mix(plugin: Plugin) -> None:
-    recipe = plugin.thing
-    if isinstance(recipe, str):
-        recipe = parse_recipe(recipe)
-        if recipe is None:
+def _add(plugin: Plugin) -> None:
+    """Make a plugin known under its name."""
+    kind, name, thing = plugin.kind, plugin.name, plugin.thing
+    if kind in _INFO:
+        thing = _INFO[kind](plugin.summary, plugin.source, thing)
+    elif kind == "mix":
+        thing = parse_recipe(thing) if isinstance(thing, str) else thing
+        if thing is None:
             raise InputError("thing is 'none', which does not mix; give partners:blend:labels")
-    RECIPES[plugin.name] = recipe
-    ABOUT[plugin.name] = (plugin.summary, plugin.source)
-
-
-def _store_axis(names: list[str]) -> Callable[[Plugin], None]:
-    def store(plugin: Plugin) -> None:
-        _store_thing(plugin)
-        if plugin.name not in names:
-            names.append(plugin.name)
-
-    return store
-
-
-def _store_model(plugin: Plugin) -> None:
-    MODELS[plugin.name] = ModelInfo(plugin.summary, plugin.source, plugin.thing)
-
-
-def _store_dataset(plugin: Plugin) -> None:
-    DATASETS[plugin.name] = DataSetInfo(plugin.summary, plugin.source, plugin.thing)
-    PRESETS[plugin.name] = dict(plugin.defaults)
-
-
-def _store_metric(plugin: Plugin) -> None:
-    _store_thing(plugin)
-    (LOWER_IS_BETTER.add if plugin.lower_is_better else LOWER_IS_BETTER.discard)(plugin.name)
-
-
-def _store_thing(plugin: Plugin) -> None:
-    TABLES[plugin.kind][plugin.name] = plugin.thing
-
-
-_STORE: dict[str, Callable[[Plugin], None]] = {
-    "method": _store_method,
-    "mix": _store_mix,
-    "partners": _store_axis(PARTNERS),
-    "blend": _store_axis(BLENDS),
-    "labels": _store_axis(LABELS),
-    "model": _store_model,
-    "dataset": _store_dataset,
-    "metric": _store_metric,
-}
+        ABOUT[name] = (plugin.summary, plugin.source)
+    elif kind in _AXES and name not in _AXES[kind]:
+        _AXES[kind].append(name)
+    elif kind == "metric":
+        (LOWER_IS_BETTER.add if plugin.lower_is_better else LOWER_IS_BETTER.discard)(name)
+    if kind == "dataset":
+        PRESETS[name] = dict(plugin.defaults)
+    TABLES[kind][name] = thing
+    _plugins[kind, name] = plugin
 
 
 def registered() -> list[Plugin]:
@@ -193,9 +167,7 @@ def registered() -> list[Plugin]:
 def restore(plugins: Iterable[Plugin]) -> None:
     """Register the plugins of another process."""
     for plugin in plugins:
-        kind, name, thing, *_ = plugin
-        options = {key: getattr(plugin, key) for key in Plugin._fields[3:]}
-        register(kind, name, thing, **options)
+        _add(plugin)
 
 
 def import_plugins(modules: Iterable[str]) -> None:

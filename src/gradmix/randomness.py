@@ -65,13 +65,14 @@ class RandomStreams:
         return torch.Generator().manual_seed(self._draw_seed(name))
 
     @contextmanager
-    def as_global(self, name: str) -> Iterator[None]:
+    def as_global(self, name: str, rank: int = 0) -> Iterator[None]:
         """Seed PyTorch's global generators from the host stream `name`; restore them at the end.
 
         Only for code that cannot take a generator, such as dropout in a network of the user.
         Another thread that draws from the global generator at the same time changes the result.
+        Each of several ranks gets numbers of its own for its rows.
         """
-        seed = self._draw_seed(name)
+        seed = (self._draw_seed(name) + rank) % 2**63
         devices = [self.place] if self.place.type == "cuda" else []
         with torch.random.fork_rng(devices):
             torch.default_generator.manual_seed(seed)

@@ -41,21 +41,26 @@ class ExperimentSettings(Settings):
     data_version: Text = setting(
         "", "Digest of an image folder, found by `config_for`: names, sizes and times of its files."
     )
+    skip_unreadable: Literal["yes", "no"] = setting(
+        "no", "Skip photos that cannot be read, instead of refusing the run."
+    )
     seed: Seed = setting(0, "Seed of weights, batches, memory and mixing.", ge=0)
     model: Text = setting("mlp", "Network; see `gradmix list`.", PAPER)
     finetune: Literal["none", "last", "all"] = setting(
-        "none", "Layers of a pretrained network that train: none, the last blocks, or all."
+        "none", "Layers of a pretrained network that train: none, last (the last blocks) or all."
     )
     weights: Text | None = setting(None, "File with weights of the network to start from.")
-    options: Options = setting((), "Settings of the method itself, such as alpha=0.3.")
+    options: Options = setting(
+        (), "Settings of the method itself, such as alpha=0.3.", flags=["--option"]
+    )
 
 
 class MixSettings(Settings):
     """How batches are mixed; None means the value that belongs to the mix."""
 
     mix: Text = setting("gradmix+", "Mix by name, partners:blend:labels, or none.")
-    alpha: Number | None = setting(None, "α of the Beta distribution of λ.", PAPER, gt=0)
-    tau: Number | None = setting(None, "τ of Remix's label rule.", "Remix", ge=0, le=1)
+    alpha: Number | None = setting(None, "α of the Beta distribution of λ.", PAPER, short="α", gt=0)
+    tau: Number | None = setting(None, "τ of Remix's label rule.", "Remix", short="τ", ge=0, le=1)
     tables: Whole | None = setting(
         None, "Pair tables over λ; 1 is Algorithm 1.", PAPER, ge=1, le=1024
     )
@@ -67,8 +72,17 @@ class MixSettings(Settings):
 class MemorySettings(Settings):
     """What the memory keeps; a total replaces the number per class."""
 
-    exemplars_per_class: Whole | None = setting(32, "Memory per class.", PAPER, ge=0)
-    memory_total: Whole | None = setting(None, "Memory in total, instead of per class.", ge=1)
+    exemplars_per_class: Whole | None = setting(
+        32,
+        "Memory per class.",
+        PAPER,
+        short="exemplars",
+        flags=["--exemplars-per-class", "--exemplars"],
+        ge=0,
+    )
+    memory_total: Whole | None = setting(
+        None, "Memory in total, instead of per class.", short="memory", ge=1
+    )
     exemplar_selection: Literal["random", "herding", "kmeans", "kmeans-inputs"] | None = setting(
         None, "How exemplars are chosen; None: the method's own rule, mostly random.", PAPER
     )
@@ -100,8 +114,13 @@ class TrainingSettings(Settings):
     label_smoothing: Number = setting(
         0.0, "Share of each label spread over all outputs.", ge=0, lt=1
     )
-    batch_size: Whole = setting(64, "New samples per step.", PAPER, ge=1)
-    replay_batch_size: Whole = setting(64, "Replayed samples per step.", PAPER, ge=1)
+    logit_adjustment: Number = setting(
+        0.0, "τ: the loss adds τ log π to the logits, π the share of each class; 0: off.", ge=0
+    )
+    batch_size: Whole = setting(64, "New samples per step.", PAPER, short="batch", ge=1)
+    replay_batch_size: Whole = setting(
+        64, "Replayed samples per step.", PAPER, short="replay batch", ge=1
+    )
     head: Literal["fixed", "growing"] = setting(
         "fixed", "Outputs for all classes from the start, or growing with the classes.", PAPER
     )
@@ -121,9 +140,17 @@ class TrainingSettings(Settings):
 class StreamSettings(Settings):
     """How the data set is split into tasks, augmented and evaluated."""
 
-    scenario: Literal["class-incremental", "domain-incremental", "blurry"] = setting(
+    scenario: Literal[
         "class-incremental",
-        "New classes in each task, new data of the same classes, or classes in several tasks.",
+        "domain-incremental",
+        "blurry",
+        "online",
+        "online-domain-incremental",
+        "online-blurry",
+    ] = setting(
+        "class-incremental",
+        "New classes in each task, new data of the same classes, or classes in several tasks; "
+        "online: the same in one pass, with a memory that is filled during the stream.",
         PAPER,
     )
     increments: Counts = setting(
@@ -135,6 +162,9 @@ class StreamSettings(Settings):
     domains: Whole = setting(5, "Domain-incremental: number of tasks.", ge=2, le=1000)
     domain_shift: Literal["samples", "permuted", "rotated"] = setting(
         "samples", "Domain-incremental: other samples, permuted pixels or rotated images."
+    )
+    reservoir: Literal["class-balanced", "plain"] = setting(
+        "class-balanced", "Online: memory shared equally by the classes, or sampled uniformly."
     )
     scenario_seed: Whole = setting(
         0, "Seed of the blurred samples, permutations and angles; runs of all seeds share it.", ge=0
@@ -148,21 +178,37 @@ class StreamSettings(Settings):
 
     @model_validator(mode="after")
     def _check_scenario(self) -> StreamSettings:
-        for name, owner in _SCENARIO_OF.items():
+        for name, owners in _SCENARIOS_OF.items():
             value = getattr(self, name)
-            if self.scenario != owner and value != StreamSettings.model_fields[name].default:
+            if self.scenario not in owners and value != StreamSettings.model_fields[name].default:
                 raise InputError(
                     f"{name} is {value!r} and scenario is {self.scenario!r}; {name} belongs to the "
-                    f"scenario {owner!r}"
+                    f"scenario {' or '.join(map(repr, owners))}"
                 )
         return self
 
+    @property
+    def online(self) -> bool:
+        """Whether the data pass once and the memory is filled during the stream."""
+        return self.scenario.startswith("online")
 
-_SCENARIO_OF = {
-    "blur": "blurry",
-    "domains": "domain-incremental",
-    "domain_shift": "domain-incremental",
+
+_DOMAINS = ("domain-incremental", "online-domain-incremental")
+_SCENARIOS_OF = {
+    "blur": ("blurry", "online-blurry"),
+    "domains": _DOMAINS,
+    "domain_shift": _DOMAINS,
+    "reservoir": ("online", "online-domain-incremental", "online-blurry"),
 }
+
+
+def task_scenario(scenario: str) -> str:
+    """Return the scenario of the tasks, which an online stream passes once.
+
+    >>> task_scenario("online"), task_scenario("online-blurry"), task_scenario("blurry")
+    ('class-incremental', 'blurry', 'blurry')
+    """
+    return scenario.removeprefix("online").removeprefix("-") or "class-incremental"
 
 
 class CriterionSettings(Settings):
@@ -207,6 +253,12 @@ class MachineSettings(Settings):
         "32-true", "Floating-point precision.", PYTORCH
     )
     analyses: Names = setting((), "Measurements during the run; see `gradmix list`.", PAPER)
+    evaluate_every_steps: Whole | None = setting(
+        None, "Also evaluate after every so many steps of the run.", ge=1
+    )
+    evaluate_every_epochs: Whole | None = setting(
+        None, "Also evaluate after every so many epochs of a task.", ge=1
+    )
 
 
 class RunSettings(
@@ -247,6 +299,17 @@ DEFAULTS: dict[str, Any] = {
 """The default of every setting that runs have or had, in the types of JSON."""
 
 
+def short_name(name: str) -> str:
+    """Return the name of a setting in tables; it may be a setting of another version.
+
+    >>> short_name("tau"), short_name("weight_decay")
+    ('τ', 'weight decay')
+    """
+    field = RunSettings.model_fields.get(name)
+    declared: Any = {} if field is None else field.json_schema_extra
+    return declared.get("short") or name.replace("_", " ")
+
+
 def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration in JSON form that differ from their defaults."""
     return {
@@ -261,8 +324,8 @@ class ClassifierSettings(Settings):
 
     holdout_per_class: Whole | None = setting(
         None,
-        "Samples per class for evaluation only, stored in the file; None: 10 with a backbone, else "
-        "0.",
+        "Samples per class for measuring only, part of the memory; None: 10 with a frozen "
+        "backbone, else 0.",
         ge=0,
     )
     head_size: Whole | None = setting(
@@ -272,15 +335,22 @@ class ClassifierSettings(Settings):
         None, "Pixels per side of photos; None: chosen from the first photos.", ge=8, le=4096
     )
     keep_images: bool = setting(True, "Store the exemplars' photos beside their embeddings.")
-    mean: Any = setting(None, "Mean per column or channel; None: computed from the first data.")
+    mean: Any = setting(
+        None,
+        "Mean per column, or per channel of images for bytes, 0 to 255; None: computed from the "
+        "first data.",
+    )
     std: Any = setting(None, "Standard deviation, likewise.")
     early_stopping: bool = setting(False, "Stop when the validation accuracy stops improving.")
     patience: Whole = setting(5, "Epochs without improvement before an early stop.", ge=1)
     validation_fraction: Number = setting(
         0.1, "Share of each class used for early stopping.", gt=0, le=0.5
     )
+    devices: Whole = setting(1, "Devices of this machine that learn a call together.", ge=1)
     verbose: Whole = setting(0, "Level of output: 1 prints progress.", ge=0)
-    random_state: Any = setting(None, "Seed.")
+    random_state: Any = setting(
+        None, "Seed; the same seed on the same type of machine gives the same bits."
+    )
 
 
 GROUPS: tuple[type[Settings], ...] = (
@@ -288,12 +358,30 @@ GROUPS: tuple[type[Settings], ...] = (
     *(CriterionSettings, MachineSettings, ClassifierSettings),
 )
 
-CHOSEN_BY_CLASSIFIER: dict[str, Any] = {
-    **{"epochs": None, "lr": None, "weight_decay": None, "schedule": None, "threads": None},
-    **{"options": None, "finetune": None},
-    **{"method": "auto", "mix": "auto", "model": "auto", "transforms": "auto"},
+CHOSEN_BY_CLASSIFIER: dict[str, tuple[Any, str]] = {
+    "method": ("auto", "ridge on the features of a pretrained backbone, er otherwise"),
+    "mix": ("auto", "gradmix+, or remix in image networks, where it measured better"),
+    "model": (
+        "auto",
+        "an MLP for rows and small images; for photos a frozen EfficientNet-Lite0 if the extra "
+        "`photos` is installed, and otherwise a CNN, or a ResNet-18 on GPUs",
+    ),
+    "finetune": (None, "none for a named backbone; a module is then a network, not a backbone"),
+    "options": (None, "the method's own"),
+    "epochs": (None, "20, or more if there is little data; 5 with a fine-tuned backbone"),
+    "lr": (None, "0.05 for CNNs and ResNets, otherwise 0.01"),
+    "weight_decay": (None, "5e-4 for CNNs and ResNets, otherwise 0"),
+    "schedule": (None, "cosine for CNNs and ResNets, otherwise steps"),
+    "transforms": ("auto", "crop and flip for image networks"),
+    "threads": (None, "unchanged"),
 }
-"""Values that a classifier accepts besides a setting's own: it then chooses from the data."""
+"""Values that a classifier accepts besides a setting's own, and what it then chooses."""
+
+FEW_STEPS_PRESET: dict[str, Any] = {"tau": 0.5}
+"""Defaults of gradmix+ with few steps, where its own τ leaves new classes unlearned."""
+
+CONVOLUTIONAL_PRESET: dict[str, Any] = {"lr": 0.05, "weight_decay": 5e-4, "schedule": "cosine"}
+"""A classifier's defaults for CNNs and ResNets from scratch; docs/photos.md has measurements."""
 
 _PHOTOS: dict[str, Any] = {"model": "resnet18", "lr": 0.1, "transforms": ("crop", "flip")}
 
@@ -319,7 +407,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "replay_batch_size": 32,
         "exemplars_per_class": 4,
         "criterion_exemplars": 4,
-        "tau": 0.5,  # with so few steps, gradmix+'s own τ leaves new classes unlearned
+        **FEW_STEPS_PRESET,
     },
 }
 """Defaults of each data set that differ from the declarations, which are the paper's for MNIST.
@@ -375,7 +463,7 @@ def check_classifier(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_left_to_classifier(name: str, value: Any) -> bool:
     if name in CHOSEN_BY_CLASSIFIER:
-        choose = CHOSEN_BY_CLASSIFIER[name]
+        choose, _ = CHOSEN_BY_CLASSIFIER[name]
         if value is None if choose is None else isinstance(value, str) and value == choose:
             return True
     return name == "model" and not isinstance(value, str)

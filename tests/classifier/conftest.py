@@ -109,7 +109,7 @@ def one_run(config):
 def one_call(config, task, path):
     """Learn one task from a file, or from nothing, and leave a file."""
     data = load_dataset(config.data)
-    samples = load_benchmark(config, data).tasks[task].train
+    samples = load_benchmark(config).tasks[task].train
     classifier = classifier_for(config, data)
     if task:
         classifier = IncrementalClassifier.load(path)
@@ -122,9 +122,9 @@ def one_call_of(settings, task, path):
     one_call(configuration(**settings), task, path)
 
 
-def in_processes(settings, path, tasks):
-    """Learn each task in a process of its own."""
-    for task in range(tasks):
+def in_processes(settings, path, tasks, first=0):
+    """Learn each task, from the first one on, in a process of its own."""
+    for task in range(first, tasks):
         given = json.dumps([settings, task, str(path)])
         code = "import runpy, sys, json; run = runpy.run_path(sys.argv[1])"
         code += "; run['one_call_of'](*json.loads(sys.argv[2]))"

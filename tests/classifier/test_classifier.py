@@ -10,15 +10,12 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.defaults import plan_call
-from gradmix.classifier.inputs import Layout
 from gradmix.errors import DataWarning, InputError
 from gradmix.methods import METHODS
-from gradmix.training.loop import Training
 
 TRAINED = [name for name, info in METHODS.items() if info.build.trains]
 
-WITHOUT_GRADIENTS = ("finetune", "joint")
+WITHOUT_GRADIENTS = [name for name, info in METHODS.items() if not info.build.replays]
 
 
 @pytest.fixture(scope="module")
@@ -140,21 +137,6 @@ def test_images_of_any_size(shape, images, quick):
     assert classifier.n_features_in_ == np.prod(shape)
 
 
-@pytest.mark.parametrize(
-    ("X", "expected"),
-    [
-        (np.zeros((10, 5)), "mlp"),
-        (np.zeros((10, 28, 28), dtype=np.uint8), "mlp"),
-        (np.zeros((10, 3, 8, 8), dtype=np.uint8), "mlp"),
-        (np.zeros((10, 3, 16, 16), dtype=np.uint8), "cnn"),
-        (np.zeros((10, 40, 40), dtype=np.uint8), "cnn"),
-    ],
-)
-def test_the_network_is_chosen_from_the_data(X, expected, without_backbone, quick):
-    classifier = quick(model="auto", epochs=1, batch_size=8).fit(X, [0, 1] * 5)
-    assert classifier._learned.basis.model == expected
-
-
 def test_tensors_arrays_lists_floats_and_datasets_are_the_same(digest, images, quick):
     X, y = images(0, 1, shape=(1, 9, 9))
     expected = digest(quick().fit(X, y))
@@ -203,7 +185,7 @@ def test_folders_of_images(tmp_path, without_backbone, quick, photos):
     first = photos(tmp_path / "first", "cat", "dog")
     classifier = quick(epochs=1, model="auto").partial_fit(first)
     assert classifier.classes_.tolist() == ["cat", "dog"]
-    assert classifier._learned.basis.layout.shape == (3, 20, 20)
+    assert classifier._learned.setup.layout.shape == (3, 20, 20)
     classifier.partial_fit(str(photos(tmp_path / "second", "emu", side=50)))  # resized
     assert classifier.classes_.tolist() == ["cat", "dog", "emu"]
     files = sorted(Path(first).glob("*/*.png"))
@@ -211,7 +193,7 @@ def test_folders_of_images(tmp_path, without_backbone, quick, photos):
     assert classifier.predict(files[0]).shape == (1,)
     assert 0 <= classifier.score(first) <= 1
     large = quick(epochs=1, image_size=16).fit(photos(tmp_path / "third", "a", "b", side=99))
-    assert large._learned.basis.layout.shape == (3, 16, 16)
+    assert large._learned.setup.layout.shape == (3, 16, 16)
 
 
 def test_a_folder_with_parts_is_learned_from_one_and_measured_on_the_other(tmp_path, quick, photos):
@@ -244,50 +226,6 @@ def test_the_budget_holds_in_all(quick, rows):
         known = len(classifier.classes_)
         assert classifier.report_.memory == 30 - 2 * known
         assert classifier.report_.held_out == 2 * known
-
-
-def test_what_is_held_out_is_never_trained_on(monkeypatch, quick, rows):
-    X, y = rows(0, 1, 2)
-    X[:, 3] = np.arange(len(X))  # tells samples apart
-    trained = []
-    begin = Training._learn
-
-    def note(self, task):
-        trained.append(task.train.x[:, 3].tolist())
-        return begin(self, task)
-
-    monkeypatch.setattr(Training, "_learn", note)
-    classifier = quick(epochs=1, holdout_per_class=4)
-    classifier.partial_fit(X[:40], y[:40])
-    classifier.partial_fit(X[40:], y[40:])
-    held = classifier._learned.holdout.x[:, 3].tolist()
-    memory = classifier._learned.method.memory.x[:, 3].tolist()
-    assert len(held) == 12
-    assert not set(held) & {row for rows_ in trained for row in rows_}
-    assert not set(held) & set(memory)
-    classifier.partial_fit(X[:20] + 1000, y[:20])  # may take places in the holdout
-    assert len(classifier._learned.holdout) == 12
-
-
-def test_early_stopping_stops_at_the_best_epoch_and_gives_exemplars_back(quick, rows):
-    X, y = rows(0, 1)
-    classifier = quick(epochs=100, early_stopping=True, patience=3, lr=0.05).fit(X, y)
-    assert classifier.report_.stopped_early
-    assert classifier.report_.epochs < 100
-    classifier.partial_fit(*rows(2))
-    assert classifier._learned.method.memory.y.bincount().tolist() == [18, 18, 18]
-    assert classifier.score(*rows(0, 1, 2, seed=1)) > 0.9
-    forever = quick(epochs=3, early_stopping=True, patience=50).fit(X, y)
-    assert (forever.report_.epochs, forever.report_.stopped_early) == (3, False)
-
-
-@pytest.mark.parametrize("memory", [{"exemplars_per_class": 1}, {"memory_total": 4}], ids=str)
-def test_early_stopping_with_no_exemplar_to_spare(memory, quick, rows):
-    if "memory_total" in memory:
-        memory = {**memory, "exemplars_per_class": None}
-    classifier = quick(early_stopping=True, **memory).partial_fit(*rows(0, 1, 2))
-    classifier.partial_fit(*rows(3))
-    assert classifier._learned.method.memory.y.bincount().tolist() == [1, 1, 1, 1]
 
 
 def test_forgetting_a_class_keeps_the_warnings_of_others(quick, rows):
@@ -329,77 +267,6 @@ def test_a_network_of_ones_own(tmp_path, digest, quick, rows):
     assert digest(again.partial_fit(*rows(3))) == digest(classifier.partial_fit(*rows(3)))
 
 
-@pytest.mark.parametrize(
-    ("layers", "message"),
-    [
-        ([torch.nn.Linear(5, 3)], r"model cannot take samples of shape \(4,\): RuntimeError: mat1"),
-        (
-            [torch.nn.Linear(4, 3), torch.nn.Flatten(0)],
-            r"model returns shape \(4,\) for 2 samples; .* \(2, 2\)",
-        ),
-    ],
-)
-def test_a_network_that_does_not_fit_is_refused_before_training(layers, message, quick, rows):
-    classifier = quick(model=torch.nn.Sequential(*layers))
-    with pytest.raises(InputError, match=message):
-        classifier.fit(*rows(0, 1))
-    assert not hasattr(classifier, "classes_")
-
-
-class FromFirstBatch(torch.nn.Module):
-    """Sets itself by the first batch it sees."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-        self.register_buffer("begun", torch.tensor(False))
-        self.last = torch.nn.Linear(4, 2)
-
-    def forward(self, x):
-        if not self.begun:
-            self.mean.copy_(x.mean(0))
-            self.begun.fill_(True)
-        return self.last(x - self.mean)
-
-
-def test_looking_whether_a_network_fits_changes_nothing(monkeypatch, digest, quick, rows):
-    network = FromFirstBatch()
-    looked = quick(model=network, epochs=2).fit(*rows(0, 1))
-    monkeypatch.setattr("gradmix.classifier.call.check_takes", lambda *_: None)
-    assert digest(looked) == digest(quick(model=network, epochs=2).fit(*rows(0, 1)))
-
-
-class StoppedError(Exception):
-    """In place of whatever may go wrong."""
-
-
-@pytest.mark.parametrize("error", [StoppedError, KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize("method", ["er", "foster", "icarl"])
-def test_a_call_that_fails_changes_nothing(monkeypatch, error, method, digest, quick, rows):
-    classifier = quick(method=method, holdout_per_class=2).partial_fit(*rows(0, 1))
-    before, shown = digest(classifier), dict(vars(classifier))
-    steps = 0
-    events = Training.events
-
-    def failing(self):
-        nonlocal steps
-        for event in events(self):
-            steps += 1
-            if steps == 2:
-                raise error
-            yield event
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Training, "events", failing)
-        with pytest.raises(error):
-            classifier.partial_fit(*rows(2))
-    assert digest(classifier) == before
-    assert vars(classifier) == shown
-    again = quick(method=method, holdout_per_class=2).partial_fit(*rows(0, 1))
-    more = rows(2)
-    assert digest(classifier.partial_fit(*more)) == digest(again.partial_fit(*more))
-
-
 @pytest.mark.parametrize("method", ["er", "icarl"])
 def test_predictions_go_on_in_threads_while_it_learns(method, quick, rows):
     X, y = rows(0, 1)
@@ -424,57 +291,3 @@ def test_predictions_go_on_in_threads_while_it_learns(method, quick, rows):
         thread.join()
     assert not wrong
     assert min(counts) > 0
-
-
-def test_rows_that_look_like_codes_are_warned_of(quick):
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, 3, size=(40, 6)).astype(float)
-    with pytest.warns(DataWarning, match="symbols"):
-        classifier = quick(epochs=1).fit(codes, [0, 1] * 20)
-    assert "mix='none'" in classifier.report_.warnings[0]
-    quick(epochs=1).fit(codes + rng.normal(size=codes.shape), [0, 1] * 20)
-
-
-def test_parameters_that_may_change_between_calls_do(quick, rows):
-    classifier = quick(epochs=1).partial_fit(*rows(0, 1))
-    classifier.set_params(epochs=3, mix="mixup").partial_fit(*rows(2))
-    assert [report.epochs for report in classifier.history_] == [1, 3]
-    assert classifier.report_.avoided_share is None
-
-
-def test_epochs_and_tau_follow_the_number_of_samples(quick):
-    def of(samples, **given):
-        params = {**quick(epochs=None).get_params(), **given}
-        design = plan_call(params, "mlp", Layout((4,)), samples, 2).design
-        return design.settings.epochs, design.recipe.tau
-
-    assert [of(samples)[0] for samples in (1, 320, 3200)] == [200, 100, 20]
-    assert [of(samples)[1] for samples in (1, 320, 32_000)] == [0.5, 0.5, 0.75]
-    assert of(10, epochs=7, tau=0.7) == (7, 0.7)
-
-
-def test_the_mix_follows_network_and_method(quick):
-    def of(model, samples, **given):
-        params = {**quick(epochs=None).get_params(), **given}
-        recipe = plan_call(params, model, Layout((3, 32, 32)), samples, 2).design.recipe
-        return recipe and (recipe.partners, recipe.labels)
-
-    assert of("mlp", 10) == ("gradient", "remix")
-    assert of("resnet18", 10**5) == of("cnn", 1000) == of("vit", 10) == ("shuffle", "remix")
-    assert of("mlp", 10, method="joint") is None
-    assert of("resnet18-tiny", 1000, mix="gradmix") == ("gradient", "proportional")
-
-
-def test_networks_for_photos_have_their_own_training_defaults(quick):
-    def of(model, **given):
-        params = {**quick(epochs=None).get_params(), "lr": None, **given}
-        plan = plan_call(params, model, Layout((3, 32, 32)), 1000, 2)
-        settings = plan.design.settings
-        return settings.lr, settings.weight_decay, settings.schedule, plan.transforms
-
-    assert of("cnn") == of("resnet18") == (0.05, 5e-4, "cosine", ("crop", "flip"))
-    assert of("vit") == (0.01, 0.0, "steps", ("crop", "flip"))
-    assert of("mlp") == (0.01, 0.0, "steps", ())
-    given = {"lr": 0.1, "weight_decay": 0.0, "schedule": "constant", "transforms": None}
-    assert of("cnn", **given) == (0.1, 0.0, "constant", ())
-    assert of("cnn", lr_steps=(5,))[2] == "steps"

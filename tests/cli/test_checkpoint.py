@@ -1,11 +1,14 @@
 """`gradmix run` and `sweep`, killed and started again."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
 
 import pytest
+
+from gradmix.training import checkpoint
 
 OFTEN = """
 from gradmix.training import checkpoint
@@ -41,29 +44,50 @@ def content(folder):
     return {**json.loads(path.read_text()), "seconds": None}
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A folder of results with the checkpoint of a run that was killed."""
+    out = tmp_path_factory.mktemp("killed") / "out"
+    kill_once_saved(program("run", *WHAT, "--out", out), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, gradmix):
+    """The result of the same run, never stopped."""
+    out = tmp_path_factory.mktemp("whole")
+    gradmix("run", *WHAT, "--out", out)
+    return content(out)
+
+
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_killed_and_started_again(gradmix, shell, tmp_path, command):
-    gradmix("run", *WHAT, "--out", tmp_path / "whole")
-    out = tmp_path / "out"
-    kill_once_saved(program(command, *WHAT, "--out", out), out)
-    done = shell(command, *WHAT, "--out", out)
-    assert done.returncode == 0, done.stderr
+def test_killed_and_started_again(invoke, tmp_path, command, killed, whole):
+    out = shutil.copytree(killed, tmp_path / "out")
+    done = invoke(command, *WHAT, "--out", out)
+    assert done.exit_code == 0, done.stderr
     assert "resuming at task" in done.stderr
-    assert content(out) == content(tmp_path / "whole")
+    assert content(out) == whole
     assert not list(out.glob(".*"))
 
 
-def test_again_starts_anew_and_no_checkpoint_keeps_none(shell, tmp_path):
-    out = tmp_path / "out"
-    kill_once_saved(program("run", *WHAT, "--out", out), out)
-    done = shell("run", *WHAT, "--out", out, "--again")
-    assert done.returncode == 0, done.stderr
+def test_again_starts_anew(invoke, tmp_path, killed, whole):
+    out = shutil.copytree(killed, tmp_path / "out")
+    done = invoke("run", *WHAT, "--out", out, "--again")
+    assert done.exit_code == 0, done.stderr
     assert "resuming" not in done.stderr
     assert "task 1/5" in done.stderr
-    process = program("run", *WHAT, "--out", tmp_path / "none", "--no-checkpoint")
-    while process.poll() is None:
-        assert not list((tmp_path / "none").glob("*.checkpoint"))
-        time.sleep(0.01)
-    process.communicate()
-    assert process.returncode == 0
-    assert content(out) == content(tmp_path / "none")
+    assert content(out) == whole
+
+
+def test_no_checkpoint_writes_none(gradmix, monkeypatch, tmp_path, whole):
+    def refuse(*_):
+        raise AssertionError("a checkpoint is written")
+
+    monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SHARE", 1e9)
+    monkeypatch.setattr(checkpoint, "FIRST_GUESS", (0.0, 1e99))
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", refuse)
+    with pytest.raises(AssertionError, match="a checkpoint is written"):
+        gradmix("run", *WHAT, "--out", tmp_path / "some")
+    gradmix("run", *WHAT, "--out", tmp_path / "none", "--no-checkpoint")
+    assert content(tmp_path / "none") == whole

@@ -29,7 +29,9 @@ def test_sheets_of_classes_whose_names_are_no_text(model, tmp_path, suffix, grad
         assert r"<h2>\udcff\udcfe (" in page
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize(
+    "encoding", ["ascii", *(pytest.param(e, marks=pytest.mark.slow) for e in ("latin-1", "utf-8"))]
+)
 def test_terminals_that_cannot_show_a_name_show_something_else(model, tmp_path, encoding, shell):
     link = tmp_path / "modèle-日"
     link.symlink_to(model)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gradmix import IncrementalClassifier
 from gradmix.classifier import file
-from gradmix.classifier.features import default_backbone
+from gradmix.classifier.photos import default_backbone
 from gradmix.cli import terminal
 from gradmix.errors import (
     CorruptFileError,
@@ -142,6 +142,12 @@ def test_photos_that_cannot_be_read(tmp_path, said, gradmix):
     assert [row[3] for row in report["accuracy"] if row[0] == "red"] == [2]
     assert "skipped 1 of 40 images that cannot be read; the first: " in said()
     assert "1 of 3 images that cannot be read" in said()
+
+
+def test_a_single_photo_is_not_a_folder_of_classes(tmp_path, gradmix):
+    photo = photos(tmp_path / "one", "red", each=1) / "red" / "0.png"
+    with pytest.raises(InputError, match=r"0\.png is a file; give a folder"):
+        gradmix("learn", photo, "--model", tmp_path / "m", *QUICK)
 
 
 def test_predict_leaves_out_what_cannot_be_read(model, tmp_path, said, gradmix):
@@ -289,7 +295,7 @@ main()
 """
 
 
-def finish(*arguments, saves=-1):
+def run_until_killed(*arguments, saves):
     """Run the program with a checkpoint at every event, until SIGKILL after some saves."""
     command = [sys.executable, "-c", SAVING_ALWAYS, str(saves), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -300,7 +306,7 @@ def finish(*arguments, saves=-1):
     [(3, ()), *(pytest.param(n, ("--method", m), marks=pytest.mark.slow)
        for m in ("er", "der", "mir", "foster", "memo") for n in (1, 2, 4, 8))],
 )  # fmt: skip
-def test_killed_and_started_again(tmp_path, saves, more, gradmix):
+def test_killed_and_started_again(tmp_path, saves, more, gradmix, said):
     one, two = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "two", "blue", "red")
     long = (*QUICK, "--epochs", 60, "--early-stopping")
     whole, path = tmp_path / "whole", tmp_path / "my"
@@ -310,12 +316,11 @@ def test_killed_and_started_again(tmp_path, saves, more, gradmix):
     gradmix("learn", two, "--model", whole, *long, *more)
     again = ("learn", two, "--model", path, *long, *more)
     before = path.read_bytes()
-    assert finish(*again, saves=saves).returncode == -9
+    assert run_until_killed(*again, saves=saves).returncode == -9
     assert path.read_bytes() == before
     assert (tmp_path / "my.checkpoint").exists()
-    resumed = finish(*again)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resuming" in resumed.stderr
+    gradmix(*again)
+    assert "resuming" in said()
     assert path.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*checkpoint*"))
 
@@ -358,15 +363,13 @@ def test_another_folder_after_a_stop_starts_anew(tmp_path, monkeypatch, said, gr
 
 
 @pytest.mark.parametrize("side", [64, pytest.param(1500, marks=pytest.mark.slow)])
-def test_all_defaults_on_photos(tmp_path, side, shell):
-    """A default network on photos that are larger than 32 pixels, in a process of its own."""
+def test_all_defaults_on_photos(tmp_path, side, gradmix):
+    """A default network on photos that are larger than 32 pixels."""
     one = photos(tmp_path / "one", "red", "green", each=6, side=side)
     more = () if side == 64 else ("--epochs", "2")
-    done = shell("learn", one, "--model", tmp_path / "my", *more)
-    assert done.returncode == 0, done.stderr
-    assert "learned green, red: 10 images" in done.stdout
-    done = shell("predict", tmp_path / "my", one / "red" / "0.png")
-    assert done.returncode == 0, done.stderr
+    text = gradmix("learn", one, "--model", tmp_path / "my", *more)
+    assert "learned green, red: 10 images" in text
+    assert "0.png: " in gradmix("predict", tmp_path / "my", one / "red" / "0.png")
 
 
 @pytest.mark.parametrize("command", ["learn", "predict", "inspect"])
@@ -386,7 +389,7 @@ def test_one_epoch_and_one_image_are_singular(tmp_path, gradmix):
 
 
 def test_progress_without_a_terminal_is_lines(tmp_path, said, gradmix, monkeypatch):
-    monkeypatch.setattr("gradmix.classifier.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("gradmix.classifier.report.LINE_SECONDS", 0.0)
     given = photos(tmp_path / "p", "red", "blue")
     gradmix("learn", given, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
     lines = said()

@@ -22,15 +22,32 @@ def test_version(gradmix):
     assert gradmix("--version").strip() == f"gradmix {__version__}"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["run", "sweep", "results", "report", "demo", "learn", "predict", "inspect", "export", "serve"],
-)
-def test_help_needs_no_torch(command):
-    call = f"app(['{command}', '--help'], standalone_mode=False)"
-    code = f"import sys; from gradmix.cli.commands import app; {call}"
-    check = "; assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules), sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code + check], check=True, capture_output=True)
+@pytest.mark.parametrize("extra", ["export", "serve"])
+def test_help_names_the_extra_of_a_command(gradmix, extra):
+    assert f"needs the extra `{extra}`" in " ".join(gradmix(extra, "--help").split())
+
+
+def test_help_needs_no_torch():
+    code = """
+import sys
+from gradmix.cli.commands import app
+for command in sys.argv[1:]:
+    app([command, "--help"], standalone_mode=False)
+    assert not {"torch", "numpy", "sklearn"} & set(sys.modules), (command, sys.modules.keys())
+"""
+    commands = [
+        "run",
+        "sweep",
+        "results",
+        "report",
+        "demo",
+        "learn",
+        "predict",
+        "inspect",
+        "export",
+        "serve",
+    ]
+    subprocess.run([sys.executable, "-c", code, *commands], check=True, capture_output=True)
 
 
 def test_importing_gradmix_is_lazy():
@@ -60,9 +77,9 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys):
     assert said == "error: [Errno 28] No space left on device: 'runs/a.json'\n"
 
 
-def test_brackets_in_an_error_are_shown(shell, tmp_path):
+def test_brackets_in_an_error_are_shown(call_main, tmp_path):
     (tmp_path / "sweep.toml").write_text("grid = 3\n")
-    outcome = shell("sweep", tmp_path / "sweep.toml")
+    outcome = call_main("sweep", tmp_path / "sweep.toml")
     assert outcome.returncode == 2
     assert "[[grid]]" in outcome.stderr
 
@@ -83,7 +100,7 @@ def interrupt_twice(command, ready, between):
     "between",
     [pytest.param(0.0, marks=pytest.mark.slow), 0.01, pytest.param(0.1, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("command", ["run", pytest.param("sweep", marks=pytest.mark.slow)])
 def test_a_second_ctrl_c_prints_no_traceback(program, tmp_path, command, between):
     def ready(process):
         while not list(tmp_path.glob("running/*")):
@@ -97,7 +114,9 @@ def test_a_second_ctrl_c_prints_no_traceback(program, tmp_path, command, between
     assert "stopped: 0 of 1 runs are finished" in errors
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.1, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize(
+    "moment", [0.1, *(pytest.param(m, marks=pytest.mark.slow) for m in (0.0, 0.3, 0.6, 1.0))]
+)
 def test_ctrl_c_during_the_imports_prints_no_traceback(moment, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "from gradmix.cli import main; print('ready', flush=True); main()"

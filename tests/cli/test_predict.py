@@ -54,5 +54,5 @@ def test_without_the_option_every_photo_gets_a_class(model, photos, gradmix):
 
 
 def test_a_rate_that_needs_more_held_out_photos_is_refused(model, photos, gradmix):
-    with pytest.raises(InputError, match=r"20 held-out samples.*0\.001 needs at least 999"):
+    with pytest.raises(InputError, match=r"are 20 held-out samples.*0\.001 needs at least 999"):
         gradmix("predict", model, *photos, "--unknown", "--false-alarm-rate", "0.001")

@@ -28,11 +28,11 @@ def test_runs_what_is_needed_once_and_shows_it(gradmix, tmp_path):
     assert sum(name.endswith(".svg") for name in names) == 2
 
 
-def test_shows_what_there_is_beside_the_paper_without_running(shell, example, tmp_path):
+def test_shows_what_there_is_beside_the_paper_without_running(call_main, example, tmp_path):
     store = ResultStore(tmp_path / "runs").create()
     store.save(example(0.906, data="mnist", mix="none", seed=0))
     args = ["--seeds", 0, "--out", store.path, "--to", tmp_path / "pages", "--no-run"]
-    outcome = shell("reproduce", "main-er", "heatmap", *args)
+    outcome = call_main("reproduce", "main-er", "heatmap", *args)
     assert outcome.returncode == 0
     assert "23 of 24 runs are missing" in outcome.stderr
     assert "heatmap: " in outcome.stderr  # has none of its runs

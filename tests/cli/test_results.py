@@ -59,8 +59,8 @@ def test_numbers_are_never_cut(gradmix, example, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["nosuch"], "nosuch is not a folder"),
-        (["nosuch", "--failed"], "nosuch is not a folder"),
+        (["nosuch"], "store is 'nosuch', which is not a folder"),
+        (["nosuch", "--failed"], "store is 'nosuch', which is not a folder"),
         ([None, "--across", "date"], "did you mean 'data'"),
         ([None, "--against", "mixupp"], "did you mean 'mixup'"),
         ([None, "--seeds", "²"], "give numbers or ranges"),

@@ -1,7 +1,6 @@
 """gradmix run as a user meets it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -92,14 +91,21 @@ def test_bad_arguments_are_named_and_nothing_is_written(tmp_path, args, message)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_error_is_one_line_and_exit_code_2(shell, tmp_path):
+def test_an_error_is_one_line_and_exit_code_2(call_main, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    outcome = shell(*QUICK, "--out", str(blocked))
+    outcome = call_main(*QUICK, "--out", blocked)
     assert outcome.returncode == 2
     assert outcome.stdout == ""
     assert outcome.stderr.startswith("error: out is ")
     assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_only_a_sweep_is_told_to_skip_the_impossible(call_main, tmp_path, command):
+    outcome = call_main(command, "--data", "digits", "--epochs", "-3", "--out", tmp_path)
+    assert "epochs is -3; give 1 or more" in outcome.stderr
+    assert ("--skip-impossible" in outcome.stderr) == (command == "sweep")
 
 
 def test_a_result_folder_of_another_version_is_refused(gradmix, tmp_path):
@@ -108,10 +114,12 @@ def test_a_result_folder_of_another_version_is_refused(gradmix, tmp_path):
         gradmix(*QUICK, "--out", str(tmp_path))
 
 
-def test_a_missing_data_set_says_where_it_looked_and_what_would_bring_it(shell, tmp_path):
-    env = {**os.environ, "GRADMIX_DATA": str(tmp_path), "GRADMIX_OFFLINE": "1",
-           "XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}  # fmt: skip
-    outcome = shell("run", "--data", "mnist", "--out", str(tmp_path / "out"), env=env)
+def test_a_missing_data_set_says_where_it_looked_and_what_would_bring_it(
+    call_main, monkeypatch, tmp_path
+):
+    for name in ("GRADMIX_DATA", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    outcome = call_main("run", "--data", "mnist", "--out", tmp_path / "out")
     assert outcome.returncode == 2
     assert str(tmp_path) in outcome.stderr
     assert "GRADMIX_DATA" in outcome.stderr
@@ -180,3 +188,15 @@ def test_data_and_network_are_built_once_and_without_sweeps(invoke, tmp_path, mo
     monkeypatch.setitem(sys.modules, "gradmix.runs.sweep", None)  # importing it is an error
     assert invoke(*QUICK, "--out", tmp_path).exit_code == 0
     assert sorted(calls) == ["build_method", "load_benchmark"]
+
+
+def test_a_log_is_written_and_an_unknown_one_refused(gradmix, invoke, tmp_path):
+    out = ["--mix", "none", "--out", str(tmp_path / "runs")]
+    refused = invoke(*QUICK, *out, "--log", "xlsx:logs")
+    assert "unknown logger 'xlsx'" in str(refused.exception)
+    assert not (tmp_path / "runs").exists()
+    gradmix(*QUICK, *out, "--log", f"csv:{tmp_path / 'logs'}", "--log-every", "20")
+    [log] = (tmp_path / "logs").iterdir()
+    [result] = (tmp_path / "runs").glob("digits*.json")
+    assert log.stem == result.stem
+    assert "\n20,loss," in log.read_text()

@@ -1,4 +1,4 @@
-"""gradmix sweep as a user meets it; sudden ends are in tests/experiments/test_sweep.py."""
+"""gradmix sweep as a user meets it; sudden ends are in tests/runs/test_sweep.py."""
 
 import json
 
@@ -13,11 +13,9 @@ from gradmix.runs.store import ResultStore
 QUICK = ["sweep", "--data", "digits", "--epochs", "1"]
 
 
-def test_a_grid_from_flags_with_two_jobs(shell, tmp_path):
-    outcome = shell(
-        *QUICK, "--mix", "none", "mixup", "--seeds", "0-1", "--jobs", 2, "--out", tmp_path
-    )
-    assert outcome.returncode == 0
+def test_a_grid_from_flags(invoke, tmp_path):
+    outcome = invoke(*QUICK, "--mix", "none", "mixup", "--seeds", "0-1", "--out", tmp_path)
+    assert outcome.exit_code == 0
     found = [(r.config["mix"], r.config["seed"]) for r in ResultStore(tmp_path).results()]
     assert sorted(found) == [("mixup", 0), ("mixup", 1), ("none", 0), ("none", 1)]
     assert "±" in outcome.stdout

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradmix.closed_form import HEADS, SLDA, NearestMean, Ridge
+from gradmix.closed_form import SLDA, NearestMean, Ridge
 from gradmix.errors import FileError, InputError
 
 D = 6
@@ -180,7 +180,3 @@ def test_damaged_states_are_refused_and_change_nothing(name):
         with pytest.raises(FileError, match="the state of the head"):
             head.load_state_dict(each)
     assert torch.equal(head.scores(embeddings), scores)
-
-
-def test_the_registry_builds_every_head():
-    assert {name: type(build(4)) for name, build in HEADS.items()} == HEADS

@@ -44,9 +44,17 @@ def test_rates_outside_0_and_1_are_refused(rate):
 
 
 def test_too_few_samples_are_refused_with_the_number_needed():
-    with pytest.raises(InputError, match=r"has 18 held-out samples.*needs at least 19"):
+    with pytest.raises(InputError, match=r"are 18 held-out samples.*needs at least 19"):
         fit_threshold(torch.arange(18.0), 0.05)
     assert fit_threshold(torch.arange(19.0), 0.05) == 18.0
+
+
+@pytest.mark.parametrize("count", range(1, 19))
+def test_the_rate_that_the_message_allows_is_accepted(count):
+    with pytest.raises(InputError) as caught:
+        fit_threshold(torch.arange(float(count)), 0.05)
+    allowed = float(str(caught.value).rsplit(" ", 1)[1])
+    assert fit_threshold(torch.arange(float(count)), allowed) == count - 1
 
 
 def test_a_temperature_of_zero_is_refused():

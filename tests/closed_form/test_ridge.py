@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradmix.closed_form import Ridge
-from gradmix.closed_form._moments import solve_positive
+from gradmix.closed_form.head import solve_positive
 from gradmix.closed_form.ridge import SEARCH_GRID, cross_validation_errors
 from gradmix.errors import FileError, InputError
 

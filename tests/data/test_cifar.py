@@ -120,7 +120,7 @@ def refused(path: Path, layout: CifarLayout, *parts: str) -> None:
         ("test_batch.bin", lambda c: c + b"x", "it has 30731 bytes and should have 30730"),
         ("data_batch_2.bin", lambda c: c[:3073] + b"\x0a" + c[3074:], "record 1 has label 10"),
         ("batches.meta.txt", lambda c: c[:40], "lists 7 classes and should list 10"),
-        ("batches.meta.txt", lambda c: c * 1200, "too many for a list of class names"),
+        ("batches.meta.txt", lambda c: c * 1200, "classes and should list 10"),
     ],
 )
 def test_bad_files_are_named(
@@ -148,15 +148,15 @@ def test_bad_labels_of_cifar_100(tmp_path: Path, labels: tuple[int, int], messag
 def test_missing_files_are_named(tmp_path: Path) -> None:
     files = ten()
     del files["data_batch_5.bin"]
-    refused(unpacked(tmp_path / "c", files), SMALL_10, "data_batch_5.bin: missing")
+    refused(unpacked(tmp_path / "c", files), SMALL_10, "lacks data_batch_5.bin")
     path = packed(tmp_path / "c.tar.gz", "cifar-10-batches-bin", files)
-    refused(path, SMALL_10, "c.tar.gz", "lacks cifar-10-batches-bin/data_batch_5.bin")
+    refused(path, SMALL_10, "c.tar.gz", "lacks data_batch_5.bin")
 
 
 @pytest.mark.parametrize("folder", ["", "..", "/cifar-10-batches-bin", "x/cifar-10-batches-bin"])
 def test_members_count_by_exact_name_only(tmp_path: Path, folder: str) -> None:
     path = packed(tmp_path / "in" / "c.tar.gz", folder, ten())
-    refused(path, SMALL_10, "lacks cifar-10-batches-bin/batches.meta.txt")
+    refused(path, SMALL_10, "lacks batches.meta.txt")
     assert [found.name for found in tmp_path.rglob("*") if found.is_file()] == ["c.tar.gz"]
 
 

@@ -146,7 +146,7 @@ def test_real_files(
 
 
 def test_fashion_names() -> None:
-    from gradmix.data.datasets import _FASHION_NAMES
+    from gradmix.data.idx import _FASHION_NAMES
 
     assert _FASHION_NAMES[0] == "T-shirt/top"
     assert _FASHION_NAMES[9] == "Ankle boot"
@@ -183,6 +183,20 @@ def test_constant_channel_gets_a_std_of_one() -> None:
     assert (data.name, data.class_names) == ("mine", ("a", "b"))
 
 
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda x: x.astype(np.int64),
+        lambda x: x / 255,
+        lambda x: x.transpose(0, 2, 3, 1),
+        lambda x: torch.from_numpy(x).half() / 255,
+    ],
+)
+def test_every_form_of_the_same_images(convert: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 7), dtype=np.uint8)
+    assert np.array_equal(from_arrays(convert(x), [0, 1, 2], x, [0, 1, 2]).train.x, x)
+
+
 def test_rows_become_float32_with_statistics_per_column() -> None:
     x = np.array([[1.0, 0.1], [3.0, 0.1]], dtype=">f8")
     data = from_arrays(x, [0, 1], x, [0, 1])
@@ -202,12 +216,11 @@ BAD_ROWS = np.array([[0, 0], [0, math.nan], [math.inf, 0]], dtype=np.float32)
         (BAD_ROWS, [0, 1, 2], "x_train holds nan in row 1; every value must be finite"),
         (BAD_ROWS[[0, 2]], [0, 1], "x_train holds inf in row 1"),
         (np.full((1, 2), 1e300), [0], "x_train holds 1e\\+300; values must fit float32"),
-        (np.full((3, 2, 2), math.nan), [0, 1, 2], "x_train is float64 .* must be uint8 images"),
-        (X.astype(np.int64), [0, 1, 2], r"pass x.astype\('uint8'\)"),
-        (X.astype(np.float32), [0, 1, 2], r"\(x \* 255\).round"),
-        (np.zeros((3, 8, 8, 3), dtype=np.uint8), [0, 1, 2], r"x.transpose\(0, 3, 1, 2\)"),
-        (np.zeros((3, 2, 8, 8), dtype=np.uint8), [0, 1, 2], "with 1, 3 or 4 channels"),
-        (X[0], [0, 1], r"pass rows as x.astype\('float32'\)"),
+        (np.full((3, 2, 2), math.nan), [0, 1, 2], "x_train has floats from nan"),
+        (X.astype(np.int64) + 256, [0, 1, 2], "x_train is int64 .* images are bytes"),
+        (X.astype(np.float32) + 0.3, [0, 1, 2], r"\(x \* 255\).round"),
+        (np.zeros((3, 2, 8, 8), dtype=np.uint8), [0, 1, 2], "have 1, 3 or 4 channels"),
+        (X[0], [0, 1], r"rows are floats \(N, d\)"),
         ([[0.0], [1.0, 2.0]], [0, 1], "x_train is not a rectangular array"),
         (X, [0, 1], "y_train has 2 labels and x_train 3 samples"),
         (X, [0.0, 1.0, 2.0], "y_train is of type float64, such as .*0.0.*must be integers"),
@@ -216,7 +229,8 @@ BAD_ROWS = np.array([[0, 0], [0, math.nan], [math.inf, 0]], dtype=np.float32)
         (X, [0, -1, 2], "y_train holds label -1 in row 1; with 3 classes"),
         (X, [[0], [1], [2]], r"y_train is torch.int64 of shape \(3, 1\)"),
         (X, 0, r"y_train is torch.int64 of shape \(\)"),
-        (X[:0], np.zeros(0, dtype=int), "y_train is empty"),
+        (X[:0], np.zeros(0, dtype=int), "at least one"),
+        (ROWS[:0], np.zeros(0, dtype=int), "y_train is empty"),
     ],
 )
 def test_bad_arrays_are_refused(x: Any, y: Any, message: str) -> None:

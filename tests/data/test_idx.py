@@ -13,7 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradmix.data.idx import read_idx, unpacked_sha256
+from gradmix.data.idx import read_idx
+from gradmix.data.locate import sha256_of
 from gradmix.errors import CorruptFileError
 
 Build = Callable[[tuple[int, ...], bytes], bytes]
@@ -112,6 +113,6 @@ def test_digest_does_not_depend_on_the_wrapper(tmp_path: Path) -> None:
     (tmp_path / "fast").write_bytes(gzip.compress(b"content", 1, mtime=1))
     (tmp_path / "small").write_bytes(gzip.compress(b"content", 9, mtime=2))
     expected = hashlib.sha256(b"content").hexdigest()
-    assert [unpacked_sha256(tmp_path / name) for name in ("plain", "fast", "small")] == [
+    assert [sha256_of(tmp_path / name, unpacked=True) for name in ("plain", "fast", "small")] == [
         expected
     ] * 3

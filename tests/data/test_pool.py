@@ -162,7 +162,7 @@ def test_streamed_and_stored_samples_together(streamed):
     assert pool.inputs(index).flatten().tolist() == [100, 3, 0, 100, 3]
     assert pool.inputs(torch.tensor([6, 7])).flatten().tolist() == [100, 100]
     assert pool.batch(index).y.tolist() == [0, 1, 1, 0, 1]
-    assert files.direct[0] == [3, 0, 3]
+    assert files.direct[0] == [0, 3]  # each file once
     assert not pool.one_gather
 
 
@@ -174,5 +174,47 @@ def test_what_is_expected_is_read_ahead_and_once(streamed):
     assert pool.inputs(first).flatten().tolist() == [4, 1]  # asked for again in the same step
     assert pool.inputs(torch.tensor([2])).flatten().tolist() == [2]  # a partner from outside
     assert pool.inputs(torch.cat([second, torch.tensor([7])])).flatten().tolist() == [0, 5, 100]
-    assert files.ahead == [[4, 1], [0, 5]]
+    assert files.ahead == [[1, 4], [0, 5]]
     assert files.direct == [[2]]
+
+
+def test_parts_of_an_expected_batch_are_read_ahead_and_once(streamed):
+    files, pool = streamed
+    pool.expect([torch.tensor([7, 6]), torch.tensor([4, 1, 6]), torch.tensor([0])])
+    assert pool.inputs(torch.tensor([6, 7])).flatten().tolist() == [100, 100]
+    for index in ([4, 4], [1], [7, 1, 4]):
+        assert pool.inputs(torch.tensor(index)).flatten()[-1] == index[-1]
+    assert pool.inputs(torch.tensor([0])).flatten().tolist() == [0]
+    pool.expect([torch.tensor([0]), torch.tensor([3])])  # another epoch begins as this one ends
+    assert pool.inputs(torch.tensor([0])).flatten().tolist() == [0]
+    assert pool.inputs(torch.tensor([3])).flatten().tolist() == [3]
+    assert files.ahead == [[1, 4], [0], [0], [3]]
+    assert files.direct == []
+
+
+@pytest.mark.parametrize("rows", [slice(1, 3), torch.tensor([2, 1, 2])])
+def test_a_rank_reads_only_its_rows_and_draws_for_all(streamed, rows):
+    files, plain = streamed
+    whole, part = (
+        Pool(*plain.parts, SAME, [plus_one], torch.Generator().manual_seed(0)) for _ in range(2)
+    )
+    index = torch.tensor([5, 0, 7, 3, 2])
+    expected = whole.augmented(index)[rows]
+    files.direct.clear()
+    assert torch.equal(part.augmented(index, rows), expected)
+    assert files.direct == [[0]]
+
+
+def test_a_pool_without_some_samples():
+    pool = Pool(NEW, OLD, SAME).without(torch.tensor([3, 1]))
+    assert (pool.num_new, pool.y.tolist()) == (2, [5, 5, 1])
+    assert pool.inputs(torch.arange(3)).flatten().tolist() == [10, 12, 21]
+    alone = Pool(NEW, None, SAME).without(torch.tensor([0]))
+    assert (alone.num_new, alone.y.tolist()) == (2, [4, 5])
+
+
+def test_other_samples_with_the_same_transforms():
+    double = Pool(NEW, None, SAME, [lambda x, generator: 2 * x]).with_samples(OLD)
+    assert (double.num_new, double.y.tolist()) == (2, [0, 1])
+    assert double.augmented(torch.arange(2)).flatten().tolist() == [40, 42]
+    assert double.inputs(torch.arange(2)).flatten().tolist() == [20, 21]

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import io
 import pickle
+import tarfile
+import threading
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ from PIL import Image
 
 from gradmix.data.image_folders.decode import ImageFiles
 from gradmix.data.image_folders.source import FileSource
-from gradmix.data.stream import StreamedImages
+from gradmix.data.stream import _AHEAD, StreamedImages, map_ahead
 from gradmix.errors import CorruptFileError, InputError
 
 COUNT = 40
@@ -27,7 +30,7 @@ def png(array: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-@pytest.fixture(params=["folder", "zip"])
+@pytest.fixture(params=["folder", "zip", "shards"])
 def images(request: pytest.FixtureRequest, tmp_path: Path) -> StreamedImages:
     """All of X, and a damaged file after it."""
     files = {name: png(array) for name, array in zip(NAMES, PIXELS, strict=True)}
@@ -36,6 +39,15 @@ def images(request: pytest.FixtureRequest, tmp_path: Path) -> StreamedImages:
         path = tmp_path
         for name, content in files.items():
             (path / name).write_bytes(content)
+    elif request.param == "shards":
+        path = tmp_path / "shards"
+        path.mkdir()
+        for shard in range(3):
+            with tarfile.open(path / f"{shard}.tar", "w") as archive:
+                for name in list(files)[shard::3]:
+                    about = tarfile.TarInfo(name)
+                    about.size = len(files[name])
+                    archive.addfile(about, io.BytesIO(files[name]))
     else:
         path = tmp_path / "f.zip"
         with zipfile.ZipFile(path, "w") as archive:
@@ -117,3 +129,61 @@ def test_files_can_be_sent_to_a_process_that_is_no_fork(images: StreamedImages) 
     images.index_select(0, torch.arange(2))  # a zip is open now
     files = pickle.loads(pickle.dumps(images.files))
     assert torch.equal(files.decode_rows([4, 5])[0], X[4:6])
+
+
+# --- work ahead in threads
+
+
+def test_results_come_in_order_whichever_thread_is_first() -> None:
+    second_done = threading.Event()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert second_done.wait(10)
+        if item == 1:
+            second_done.set()
+        return item * item
+
+    assert list(map_ahead(work, range(200), threads=2)) == [k * k for k in range(200)]
+
+
+def test_only_so_many_items_are_taken_in_advance() -> None:
+    taken = []
+
+    def items() -> Iterator[int]:
+        for item in range(1000):
+            taken.append(item)
+            yield item
+
+    results = map_ahead(abs, items())
+    assert next(results) == 0
+    assert len(taken) == _AHEAD
+    assert next(results) == 1
+    assert len(taken) == _AHEAD + 1
+
+
+def test_an_error_is_raised_when_its_item_is_due() -> None:
+    results = map_ahead(lambda item: 1 // item, [1, 1, 0, 1])
+    assert [next(results), next(results)] == [1, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_nothing_begins_after_the_caller_has_stopped() -> None:
+    begun, stopped = [], threading.Event()
+
+    def work(item: int) -> int:
+        begun.append(item)
+        if item:
+            assert stopped.wait(10)
+        return item
+
+    results = map_ahead(work, range(1000), threads=1)
+    assert next(results) == 0
+    results.close()  # type: ignore[attr-defined]
+    at_most = len(begun) + 1  # one may begin while the caller stops
+    stopped.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("gradmix-ahead"):
+            thread.join(10)
+    assert len(begun) <= at_most <= 3

@@ -133,7 +133,7 @@ def test_bad_samples_have_no_distances(case, make):
 
 @pytest.mark.parametrize("other", [NEW.double(), NEW[:, :, :4]])
 def test_memory_and_current_data_have_one_form(other, make):
-    message = r"memory inputs are torch.float32 of shape \(5, 1, 5, 5\), current's are "
+    message = r"memory is torch.float32 with samples of shape \(1, 5, 5\); current is "
     with pytest.raises(InputError, match=message):
         detrimental_rate(make("linear", dtype=torch.float32), (OLD, OLD_Y), (other, NEW_Y))
 

@@ -70,7 +70,7 @@ def test_every_method_can_be_analysed(method, make_training):
     """In the first stage only; the bounds, which replay nothing, have no memory to speak of."""
     training = make_training(method=method, epochs=2, lr=0.01)
     taken = measured(analysed(training))
-    assert {stage for _, stage, _ in taken} <= {"train", "boosting"}
+    assert {stage for _, stage, _ in taken} <= {"train", "boosting", "adaptation"}
     assert {task for task, _, _ in taken} == {0, 1, 2}
     for (task, _, _), result in taken.items():
         replays = training.method.replays and task > 0

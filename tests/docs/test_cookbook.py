@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from gradmix.cli.commands import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "cookbook.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-KINDS = ("method", "mix", "partners", "blend", "labels", "model", "dataset", "metric")
+KINDS = ("method", "mix", "partners", "blend", "labels", "model", "dataset", "metric", "logger")
 KILLED = """
 import os, signal
 from gradmix.training import checkpoint
@@ -48,6 +51,21 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def here(folder, plugins, monkeypatch):
+    """Return a function that runs a command in this process and in that folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+
+    def call(*args):
+        outcome = CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=False)
+        assert outcome.exit_code == 0, outcome.stderr
+        return outcome.stdout
+
+    yield call
+    sys.modules.pop("my_plugins", None)
+
+
 def gradmix(folder, *args, code=USUAL, expect=0):
     """Run the program in the folder, and return its output."""
     command = [sys.executable, "-c", code, *map(str, args)]
@@ -67,24 +85,24 @@ def accuracies(folder, store):
     }
 
 
-def test_a_killed_run_resumes_and_workers_know_the_plugins(folder):
+def test_a_killed_run_resumes_and_workers_know_the_plugins(folder, here):
     gradmix(folder, "sweep", *WHAT, *OWN, "--seeds", 0, 1, "--jobs", 2, "--out", "whole")
     run = ["run", *WHAT, *OWN, "--out", "killed"]
     gradmix(folder, *run, code=KILLED, expect=-signal.SIGKILL)
     assert list((folder / "killed").glob("*.checkpoint"))
-    gradmix(folder, *run)
+    here(*run)
     (killed,) = accuracies(folder, "killed").items()
     assert killed in accuracies(folder, "whole").items()
     assert len(accuracies(folder, "whole")) == 2
 
 
-def test_results_and_report_compare_plugins_without_importing_them(folder):
+def test_results_and_report_compare_plugins_without_importing_them(folder, here):
     gradmix(folder, "run", *WHAT, *OWN, "--method", "er", "--seeds", 0, 1, "--out", "both")
-    text = gradmix(folder, "results", "both", "--against", "method=er")
+    text = here("results", "both", "--against", "method=er")
     assert "my-er-ace" in text
     assert "other-class" in text
     assert "Δ method=er" in text
-    gradmix(folder, "report", "both", "--against", "er")
+    here("report", "both", "--against", "er")
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "my-er-ace + other-class:linear:remix" in page
     assert "Δ er" in page

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SKIPPED = {".venv", ".avalanche", ".git", "node_modules"}
+SKIPPED = {".venv", ".avalanche", ".git", ".oldest", ".wheel", "_build", "node_modules"}
 PAGES = sorted(
     page.relative_to(ROOT)
     for page in ROOT.rglob("*.md")

@@ -23,8 +23,6 @@ from gradmix.files._container import (
     MANIFEST,
     STATE,
     TENSORS,
-    VERSION,
-    Manifest,
     Member,
     compose,
     directory,
@@ -66,18 +64,19 @@ def two(first, second):
     return raw_tensors({"w": entry, "v": other})
 
 
+def member(name, content):
+    digest = xxh3_128(content).hexdigest()
+    return Member(name=name, size=len(content), crc32=zlib.crc32(content), xxh3=digest)
+
+
 def forged(state=None, tensors=None, *, edit=None, **changes):
     """A file whose checksums are all right, whatever is in it."""
     contents = [
         state_text() if state is None else state,
         tensor_bytes() if tensors is None else tensors,
     ]
-    members = [
-        Member(name, len(content), zlib.crc32(content))
-        for name, content in zip((STATE, TENSORS), contents, strict=True)
-    ]
-    digests = [xxh3_128(content).hexdigest() for content in contents]
-    about = json.loads(compose(Manifest("test", VERSION, "0.1.0", tuple(members), tuple(digests))))
+    members = [member(*part) for part in zip((STATE, TENSORS), contents, strict=True)]
+    about = json.loads(compose("test", members, "0.1.0"))
     about |= changes
     if edit is not None:
         edit(about)
@@ -85,10 +84,10 @@ def forged(state=None, tensors=None, *, edit=None, **changes):
 
 
 def packed(manifest, contents, members):
-    members = [Member(MANIFEST, len(manifest), zlib.crc32(manifest)), *members]
+    members = [member(MANIFEST, manifest), *members]
     parts = [
-        local_header(member) + content
-        for member, content in zip(members, [manifest, *contents], strict=True)
+        local_header(one) + content
+        for one, content in zip(members, [manifest, *contents], strict=True)
     ]
     return b"".join(parts) + directory(members)
 
@@ -96,9 +95,7 @@ def packed(manifest, contents, members):
 def with_manifest(text):
     """A file with any manifest, its checksum right."""
     contents = [state_text(), tensor_bytes()]
-    members = [
-        Member(n, len(c), zlib.crc32(c)) for n, c in zip((STATE, TENSORS), contents, strict=True)
-    ]
+    members = [member(*part) for part in zip((STATE, TENSORS), contents, strict=True)]
     return packed(text, contents, members)
 
 
@@ -154,12 +151,12 @@ def regions():
     """Where the parts of `forged()` begin, with names."""
     data = forged()
     contents = members_of(data)
-    sizes = [Member(name, len(content), zlib.crc32(content)) for name, content in contents.items()]
+    sizes = [member(name, content) for name, content in contents.items()]
     places = offsets(sizes)
     found = {}
-    for member, place in zip(sizes, places[:-1], strict=True):
-        found[f"header of {member.name}"] = place
-        found[member.name] = place + len(local_header(member))
+    for one, place in zip(sizes, places[:-1], strict=True):
+        found[f"header of {one.name}"] = place
+        found[one.name] = place + len(local_header(one))
     return {**found, "tensor data": places[-1] - 10, "directory": places[-1]}
 
 
@@ -199,8 +196,8 @@ CASES = {
     "compressed members": zipped(members_of(WHOLE), zipfile.ZIP_DEFLATED),
     "written anew by another program": zipped(members_of(WHOLE)),
     "zip bomb": bomb(),
-    "manifest of 2**60 bytes": local_header(Member(MANIFEST, 2**60, 0)) + b"{}",
-    "manifest of 1 MB": local_header(Member(MANIFEST, 10**6, 0)) + bytes(10**6),
+    "manifest of 2**60 bytes": local_header(Member(name=MANIFEST, size=2**60, crc32=0)) + b"{}",
+    "manifest of 1 MB": local_header(Member(name=MANIFEST, size=10**6, crc32=0)) + bytes(10**6),
     # the manifest
     "manifest is no JSON": with_manifest(b"{"),
     "manifest is a list": with_manifest(b"[]"),
@@ -304,7 +301,8 @@ def test_a_forged_file_that_is_right_is_read(tmp_path):
     """So that the cases fail for what is wrong with them and not for something else."""
     (tmp_path / "f").write_bytes(WHOLE)
     assert torch.equal(read_state_file(tmp_path / "f", "test")["w"], torch.arange(6.0).view(2, 3))
-    assert parse(compose(read_manifest(tmp_path / "f"))) == read_manifest(tmp_path / "f")
+    manifest = read_manifest(tmp_path / "f")
+    assert parse(compose(manifest.kind, manifest.members, manifest.gradmix)) == manifest
     (tmp_path / "f").write_bytes(forged(tensors=described()))
     assert torch.equal(read_state_file(tmp_path / "f", "test")["w"], torch.zeros(2, 3))
 
@@ -455,18 +453,17 @@ def test_a_file_that_is_larger_than_memory_and_takes_no_disk(tmp_path):
     header = raw_tensors({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}, b"")
     state = state_text()
     members = [
-        Member(STATE, len(state), zlib.crc32(state)),
-        Member(TENSORS, len(header) + size, 0),
+        member(STATE, state),
+        Member(name=TENSORS, size=len(header) + size, crc32=0, xxh3="0" * 32),
     ]
-    digests = (xxh3_128(state).hexdigest(), "0" * 32)
-    about = compose(Manifest("test", VERSION, "0.1.0", tuple(members), digests))
-    members = [Member(MANIFEST, len(about), zlib.crc32(about)), *members]
+    about = compose("test", members, "0.1.0")
+    members = [member(MANIFEST, about), *members]
     *places, end = offsets(members)
     try:
         with open(tmp_path / "f", "wb") as file:
-            for member, place, content in zip(members, places, [about, state, header], strict=True):
+            for one, place, content in zip(members, places, [about, state, header], strict=True):
                 file.seek(place)
-                file.write(local_header(member) + content)
+                file.write(local_header(one) + content)
             file.seek(end)
             file.write(directory(members))
     except OSError:

@@ -162,7 +162,8 @@ def test_any_tool_can_read_the_parts(tmp_path):
     assert torch.equal(read["a/w"].permute(0, 3, 1, 2), state["a"]["w"])  # as in memory
     assert content == {"a": {"w": {"$tensor": "a/w", "$strides": [12, 1, 6, 3]}}, "n": 7}
     assert [about[key] for key in ("format", "version", "kind")] == ["gradmix", 2, "test"]
-    assert read_manifest(path)[:3] == ("test", 2, __version__)
+    manifest = read_manifest(path)
+    assert (manifest.kind, manifest.version, manifest.gradmix) == ("test", 2, __version__)
 
 
 def test_the_same_state_is_the_same_file(tmp_path):

@@ -253,3 +253,36 @@ def test_a_smaller_budget_drops_the_last_of_each_class():
     memory = three_classes(exemplars_per_class=2)
     memory.set_budget(None, 4)
     assert held(memory) == [(0, 0.0), (0, 1.0), (1, 2.0), (2, 4.0)]
+
+
+def test_a_memory_without_balance_is_a_uniform_sample_of_the_stream():
+    chosen = torch.zeros(40)
+    for seed in range(300):
+        memory = ReplayMemory(total=10, balanced=False)
+        generator = torch.Generator().manual_seed(seed)
+        for start in range(0, 40, 4):  # classes arrive one after another, in batches of 4
+            x = torch.arange(start, start + 4)[:, None]
+            y = torch.full((4,), start // 20)
+            memory.add(Samples(x, y), random_priority(4, generator))
+        assert len(memory) == 10
+        assert bool((memory.y[1:] >= memory.y[:-1]).all())  # sorted by class
+        chosen[memory.x.flatten()] += 1
+    # Each is kept with probability 1/4: 75 of 300 times, with a standard deviation of 7.5.
+    assert float((chosen - 75).abs().max()) < 4 * 7.5
+
+
+def test_a_memory_without_balance_needs_a_total():
+    with pytest.raises(InputError, match="give a total without balance"):
+        ReplayMemory(exemplars_per_class=3, balanced=False)
+
+
+def test_a_saved_memory_without_balance_fits_its_total():
+    memory = ReplayMemory(total=3, balanced=False)
+    x, y = torch.arange(5.0)[:, None], torch.zeros(5, dtype=torch.int64)
+    memory.add(Samples(x, y), torch.arange(5.0))
+    assert memory.x.flatten().tolist() == [0.0, 1.0, 2.0]
+    other = ReplayMemory(total=3, balanced=False)
+    other.load_state_dict(memory.state_dict())
+    assert len(other) == 3
+    with pytest.raises(InputError, match="more than this budget allows"):
+        ReplayMemory(total=2, balanced=False).load_state_dict(memory.state_dict())

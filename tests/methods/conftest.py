@@ -1,6 +1,7 @@
 """For tests of methods: one step by itself."""
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +14,15 @@ def one_step():
         return method.train_step(0)
 
     return loss
+
+
+@pytest.fixture(scope="session")
+def give_logits():
+    """Return a function that makes a head return the same logits for every input."""
+
+    @torch.no_grad()
+    def give(head, logits):
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor(logits))
+
+    return give

@@ -13,8 +13,11 @@ from gradmix.models.pretrained import from_module
 from gradmix.training.loop import StepDone
 
 SIZES = ((8, 8), (8, 8))
-FINE_TUNED = [name for name, info in METHODS.items() if info.build.trains]
-FINE_TUNED = [name for name in FINE_TUNED if name not in ("foster", "memo")]  # need a Network
+FINE_TUNED = [
+    name
+    for name, info in METHODS.items()
+    if info.build.trains and not info.build.extends_network  # which need a Network
+]
 
 
 @pytest.fixture(scope="module")

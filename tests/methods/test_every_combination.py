@@ -9,17 +9,10 @@ import torch
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
 from gradmix.mixing import parse_recipe
-from gradmix.mixing.recipe import PARTNERS
-from gradmix.training.loop import StepDone, TaskDone
+from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
 REFUSED = "InputError: the method replays no memory that gradient partners could protect"
-EXCEPTIONS = {
-    (method, partners): REFUSED
-    for method in ("finetune", "joint")
-    for partners in PARTNERS
-    if partners.startswith("gradient")
-}
 MIXES = [
     "none",
     "mixup",
@@ -34,18 +27,31 @@ MIXES = [
 ]
 NETWORKS = ["mlp", "resnet"]
 TRAINED = [name for name, info in METHODS.items() if info.build.trains]
-GROWING = [name for name in TRAINED if name not in ("foster", "memo")]
+EXCEPTIONS = {name: REFUSED for name in TRAINED if not METHODS[name].build.replays}
+ROWS = {"a-gem": 8, "bic": 12}  # mixed in a step of the second task, where not all of B1 ∪ B2
+UNMIXED_STAGES = ("compression", "classifier", "adaptation")  # foster, der-expandable, drc
+GROWING = [name for name in TRAINED if not METHODS[name].build.extends_network]
 
 
 @pytest.fixture(scope="module")
 def small(blobs):
     """Two tasks of two steps each."""
-    return blobs(((8, 8), (9, 8)), channels=3)
+    return blobs(((8, 8), (9, 9)), channels=3)
+
+
+def mixed_steps(events, task):
+    """The number of steps of a task in stages that are mixed."""
+    steps = mixed = 0
+    for event in events:
+        steps += isinstance(event, StepDone) and event.task == task
+        if isinstance(event, EpochDone) and event.task == task:
+            mixed, steps = mixed + steps * (event.stage not in UNMIXED_STAGES), 0
+    return mixed
 
 
 def exception(method, mix):
     recipe = parse_recipe(mix)
-    return None if recipe is None else EXCEPTIONS.get((method, recipe.partners))
+    return EXCEPTIONS.get(method) if recipe is not None and recipe.uses_gradients else None
 
 
 @pytest.mark.pairwise
@@ -65,13 +71,12 @@ def test_two_tasks_or_the_documented_error(method, mix, network, make_training, 
     done = [event for event in events if isinstance(event, TaskDone)]
     assert [event.task for event in done] == [0, 1]
     replays = METHODS[method].build.replays
-    assert [event.memory_size for event in done] == ([6, 12] if replays else [0, 0])
-    # Every row of every step is mixed and counted, except in FOSTER's compression.
+    stores = replays or method == "gdumb"
+    assert [event.memory_size for event in done] == ([6, 12] if stores else [0, 0])
+    # Every row of every step is mixed and counted, except in some stages.
     mixed_rows = int(done[1].pair_counts.sum())
-    steps = sum(isinstance(event, StepDone) and event.task == 1 for event in events)
-    if method == "foster":
-        steps //= 2
-    assert mixed_rows == (0 if mix == "none" else steps * (14 if replays else 8))
+    rows = ROWS.get(method, 14 if replays else 8)
+    assert mixed_rows == (0 if mix == "none" else mixed_steps(events, task=1) * rows)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -122,12 +127,17 @@ def test_the_exceptions_are_those_of_the_docs():
     text = DOCS.read_text(encoding="utf-8")
     table = text.split("| method | mix | what happens |")[1].split("\n\n")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-    documented = {(method.strip("`"), mix.strip("`")): what for method, mix, what in rows}
-    assert documented == {
-        (method, f"{partners}:*:*"): what for (method, partners), what in EXCEPTIONS.items()
-    }
+    documented = {method.strip("`"): what for method, mix, what in rows}
+    assert documented == EXCEPTIONS
+    assert {mix.strip("`") for _, mix, _ in rows} == {"gradient*:*:*"}
 
 
 def test_the_docs_have_a_section_for_every_method():
     text = DOCS.read_text(encoding="utf-8")
     assert re.findall(r"^### `(.+?)`", text, re.MULTILINE) == list(METHODS)
+
+
+def test_the_table_of_methods_has_a_row_for_every_method_except_the_bounds():
+    text = DOCS.read_text(encoding="utf-8").split("## Table of methods")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(.+?)`", text, re.MULTILINE)
+    assert sorted(rows) == sorted(set(METHODS) - {"finetune", "joint"})

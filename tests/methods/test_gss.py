@@ -118,7 +118,7 @@ def test_the_stream_compares_gradients_of_the_moment(assert_same, make_training)
     run = make_training("gss-stream", exemplars=20)
     fresh = make_training("gss", exemplars=20)
     run.stop_in_task(0)
-    fresh.method.begin_task(fresh._pool(fresh._tasks[0]), 2)
+    fresh.method.begin_task(fresh._pool(fresh._tasks[0].train), 2)
     buffers: dict[int, GreedyBuffer] = {}
     fresh.method.offer(buffers, run.method.new[0])
     assert_same(

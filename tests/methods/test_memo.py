@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from gradmix.methods.losses import as_soft, distillation, fold_old_classes
-from gradmix.methods.memo import align_weights
 from gradmix.models import MLP
 from gradmix.training.loop import StepDone
 
@@ -145,17 +144,6 @@ def test_the_loss_by_hand(benchmark, make_training, one_step):
     total = math.log(sum(map(math.exp, z))) - sum(z) / 4
     folded = math.log(sum(map(math.exp, a))) - (2 * a[0] + a[1] + a[2]) / 4
     assert loss.item() == pytest.approx(total + 0.5 * folded, rel=1e-5)
-
-
-def test_alignment_by_hand():
-    """Lengths 3 and 5 of old classes, 1 and 3 of new ones: 4 / 2."""
-    head = nn.Linear(2, 4)
-    with torch.no_grad():
-        head.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, -5.0], [1.0, 0.0], [0.0, 3.0]]))
-    bias = head.bias.clone()
-    align_weights(head, 2)
-    assert head.weight.tolist() == [[3.0, 0.0], [0.0, -5.0], [2.0, 0.0], [0.0, 6.0]]
-    assert torch.equal(head.bias, bias)
 
 
 @pytest.mark.parametrize("align", [1.0, 0.0])

@@ -122,6 +122,25 @@ def test_a_memory_no_larger_than_the_replay_batch_is_replayed_whole(benchmark, m
     assert sorted(method.retrieve(torch.arange(8)).tolist()) == [32, 33, 34, 35]
 
 
+@pytest.mark.parametrize(("exemplars", "same"), [(2, True), (5, False)])
+def test_then_it_is_er_and_says_so(exemplars, same, benchmark, make_training):
+    """Two exemplars each of two classes fit into a replay batch of 4."""
+    runs = [
+        make_training(name, benchmark=benchmark, exemplars=exemplars, replay_batch_size=4)
+        for name in ("mir", "er")
+    ]
+    for run in runs:
+        run.stop_in_task(0)
+        assert run.method.remark() is None
+        run.stop_in_task(1, steps=4)
+    remark = runs[0].method.remark()
+    assert (remark is not None) == same
+    if same:
+        assert remark.startswith("the memory of 4 samples fits into the replay batch: MIR")
+    one, other = (run.method.head.weight for run in runs)
+    assert torch.equal(one, other) == same
+
+
 def test_frozen_and_unused_parameters_stay_where_they_are(in_second_task):
     class Odd(nn.Module):
         def __init__(self, outputs):

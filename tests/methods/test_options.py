@@ -10,6 +10,7 @@ from gradmix.methods.base import read_options
 
 DEFAULTS = {
     "mir": {"candidates": 2.0},
+    "aser": {"neighbours": 5.0, "candidates": 2.0},
     "der": {"alpha": 0.5, "beta": 0.5},
     "der++": {"alpha": 0.5, "beta": 0.5},
     "foster": {
@@ -21,7 +22,25 @@ DEFAULTS = {
         "mix_boosting": 1.0,
         "mix_compression": 0.0,
     },
+    "tagfex": {"auxiliary": 2.0, "contrast": 1.0, "distill": 2.0, "transfer": 1.0, "align": 0.0},
+    "scr": {"temperature": 0.07, "crop": 0.2},
+    "dytox": {"divergence": 0.1, "tuning": 20 / 500, "tuning_lr": 0.1},
+    "x-der": {"alpha": 0.3, "beta": 0.8, "gamma": 0.85, "eta": 0.01, "margin": 0.3},
     "ridge": {"features": 0.0},
+    "der-expandable": {"auxiliary": 1.0, "align": 0.0, "classifier": 1.0, "temperature": 5.0},
+    "lwf": {"distill": 1.0, "temperature": 2.0},
+    "ewc": {"strength": 90.0, "decay": 1.0, "samples": 500.0},
+    "wa": {"temperature": 2.0},
+    "bic": {"temperature": 2.0, "holdout": 0.1},
+    "gdumb": {"passes": 6.4},
+    "drc": {
+        "adaptation": 0.35,
+        "branches": 0.2,
+        "distill_old": 4.0,
+        "distill_new": 1.0,
+        "temperature": 2.0,
+        "prior": 1.2,
+    },
     "memo": {"auxiliary": 1.0, "train_shared": 1.0, "align": 0.0},
 }
 
@@ -43,7 +62,7 @@ def test_unknown_names_are_refused(method):
         options(method, candidate=2.0)
     known = DEFAULTS.get(method, {"(this method has none)": 0})
     assert all(name in str(caught.value) for name in known)
-    assert ("did you mean 'candidates'" in str(caught.value)) == (method == "mir")
+    assert ("did you mean 'candidates'" in str(caught.value)) == (method in ("mir", "aser"))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +70,9 @@ def test_unknown_names_are_refused(method):
     [
         ("mir", "candidates", 0.5),
         ("mir", "candidates", math.inf),
+        ("aser", "candidates", 0.5),
+        ("aser", "neighbours", 0.0),
+        ("aser", "neighbours", 2.5),
         ("der", "alpha", -0.1),
         ("der", "alpha", math.inf),
         ("der++", "beta", -1),
@@ -65,6 +87,23 @@ def test_unknown_names_are_refused(method):
         ("memo", "auxiliary", -1.0),
         ("memo", "train_shared", 0.5),
         ("memo", "align", 2.0),
+        ("drc", "adaptation", 0.0),
+        ("drc", "adaptation", 1.0),
+        ("drc", "branches", 1.5),
+        ("drc", "temperature", 0.0),
+        ("drc", "prior", -1.0),
+        ("der-expandable", "classifier", -1.0),
+        ("der-expandable", "temperature", 0.0),
+        ("tagfex", "contrast", -1.0),
+        ("tagfex", "align", 0.5),
+        ("scr", "temperature", 0.0),
+        ("scr", "crop", 0.0),
+        ("scr", "crop", 1.5),
+        ("dytox", "divergence", -1.0),
+        ("dytox", "tuning", 0.0),
+        ("dytox", "tuning_lr", 0.0),
+        ("x-der", "gamma", -1.0),
+        ("x-der", "margin", -0.1),
         ("ridge", "features", -1.0),
         ("ridge", "features", 0.5),
         ("ridge", "features", 20_001.0),

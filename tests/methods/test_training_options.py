@@ -21,6 +21,7 @@ OPTIONS = {
     "one-cycle": {"schedule": "one-cycle"},
     "warm-up": {"warmup": 1.5, "clip_norm": 0.1},
     "smoothing": {"label_smoothing": 0.2, "schedule": "constant"},
+    "logit adjustment": {"logit_adjustment": 1.0},
     "all": {
         **{"optimizer": "adamw", "schedule": "one-cycle", "warmup": 0.5},
         **{"clip_norm": 1.0, "label_smoothing": 0.1},

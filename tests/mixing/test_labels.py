@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmix.mixing import RECIPES, Recipe
-from gradmix.mixing.labels import KAPPA, label_shares
+from gradmix.mixing import RECIPES
+from gradmix.mixing.labels import KAPPA, remix
 from gradmix.mixing.mixer import soft_targets
 
 COUNTS = torch.tensor([30, 10, 11, 0, 300])
@@ -14,8 +14,7 @@ COUNTS = torch.tensor([30, 10, 11, 0, 300])
 
 def shares_of(y, partner_y, lam, counts, tau=0.5):
     ratio = torch.tensor([lam], dtype=torch.float64)
-    recipe = Recipe(labels="remix", tau=tau)
-    return label_shares(recipe, y[None], partner_y[None], ratio, counts)[0]
+    return remix(y[None], partner_y[None], ratio, counts, tau)[0]
 
 
 def test_remix_has_the_values_of_its_authors():
@@ -68,7 +67,7 @@ def test_every_batch_has_shares_of_its_own_ratio():
     partner_y = torch.tensor([[1, 1, 4, 2], [0, 4, 2, 1], [1, 1, 4, 2], [1, 1, 2, 4]])
     ratios = [0.1, 0.6, 0.9, 0.5]
     lam = torch.tensor(ratios, dtype=torch.float64)
-    together = label_shares(RECIPES["remix"], y, partner_y, lam, COUNTS)
+    together = remix(y, partner_y, lam, COUNTS, 0.5)
     expected = [[0, 0, 0.1, 0.1], [1, 1, 0.6, 0.6], [0.9, 0.9, 1, 0.9], [0.5] * 4]
     torch.testing.assert_close(together, torch.tensor(expected))
     for row, shares in enumerate(together):

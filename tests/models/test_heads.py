@@ -10,6 +10,7 @@ from torch import nn
 
 from gradmix.errors import InputError
 from gradmix.models import drop_output, grow_head, new_linear, widen_head
+from gradmix.models.heads import BlockLinear, align_weights
 
 
 def seeded(seed=5):
@@ -105,3 +106,29 @@ def test_new_layers_are_pytorchs_own_and_leave_the_global_generator_alone(global
     assert torch.equal(layer.weight, expected.weight)
     assert torch.equal(layer.bias, expected.bias)
     assert new_linear(4, 3, generator=seeded(), device="meta").weight.is_meta
+
+
+def test_alignment_by_hand():
+    """Lengths 3 and 5 of old classes, 1 and 3 of new ones: 4 / 2. The last output is no class."""
+    head = nn.Linear(2, 5)
+    rows = [[3.0, 0.0], [0.0, -5.0], [1.0, 0.0], [0.0, 3.0], [7.0, 7.0]]
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor(rows))
+    bias = head.bias.clone()
+    align_weights(head, 2, 4)
+    assert head.weight.tolist() == [*rows[:2], [2.0, 0.0], [0.0, 6.0], rows[4]]
+    assert torch.equal(head.bias, bias)
+
+
+def test_blocks_are_a_linear_layer_with_zeros_between_them():
+    blocks = [nn.Linear(2, 3), nn.Linear(3, 1)]
+    head = BlockLinear(blocks)
+    x = torch.rand(4, 5)
+    assert isinstance(head, nn.Linear)
+    assert (head.in_features, head.out_features) == (5, 4)
+    torch.testing.assert_close(head(x), torch.nn.functional.linear(x, head.weight, head.bias))
+    assert torch.equal(head(x), torch.cat([blocks[0](x[:, :2]), blocks[1](x[:, 2:])], 1))
+    assert head.mask.tolist() == [[True] * 2 + [False] * 3] * 3 + [[False] * 2 + [True] * 3]
+    assert {name for name, _ in head.named_parameters()} == {
+        f"blocks.{block}.{part}" for block in (0, 1) for part in ("weight", "bias")
+    }

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from gradmix.models import ResNet18, memory_format
+from gradmix.models.finetune import fine_tune
+from gradmix.models.pretrained import from_module
 from gradmix.models.weights import load_weights
 
 
@@ -50,6 +52,20 @@ def test_a_method_has_a_network_in_that_format(side, last, make_training, side_b
     weight = network.shared.layer1[0].conv1.weight
     assert weight.is_contiguous(memory_format=torch.channels_last) == last
     assert weight.is_contiguous() != last
+
+
+def test_a_fine_tuned_backbone_has_the_default_format(make_training, side_benchmark):
+    """It resizes small images to its own size, where channels-last may crash."""
+    backbone = from_module(torch.nn.Conv2d(3, 4, 3), input_size=64)
+    network = make_training(
+        "er",
+        network=lambda outputs: fine_tune(backbone, outputs, "all", generator=torch.Generator()),
+        benchmark=side_benchmark(8),
+    ).method.model
+    weights = [weight for weight in network.parameters() if weight.ndim == 4]
+    assert len(weights) == 1
+    assert weights[0].is_contiguous()
+    assert not weights[0].is_contiguous(memory_format=torch.channels_last)
 
 
 def saved_in(layout):

@@ -96,6 +96,15 @@ def test_parts_features_and_head_make_the_whole(name):
     assert inside <= {"shared", "special", "head"}
 
 
+@pytest.mark.parametrize(("name", "at"), POINTS)
+def test_the_pooled_tokens_are_the_embedding(name, at):
+    network = make(name).eval()
+    tokens = network.tokens(X, halves, at)
+    number = {"resnet": 1 * 2, "cnn": 1 * 2, "vit": 1 + 2 * 3, "vit-2": 1 + 4 * 6}
+    assert tokens.shape == (len(X) // 2, number.get(name, 1), network.embedding_size)
+    torch.testing.assert_close(network.pool(tokens), network.features(X, halves, at))
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("at", [-1, 3, None])
 def test_a_mix_at_no_point_is_refused_by_the_whole_and_by_both_parts(name, at):

@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from gradmix.errors import CorruptFileError, InputError, MissingPackageError, UnknownNameError
-from gradmix.models import _weight_files, pretrained
+from gradmix.models import pretrained
+from gradmix.models import weights as weight_files
 from gradmix.models._timm import import_timm
-from gradmix.models._weight_files import Package, convert, package_weights, read_weights
 from gradmix.models.pretrained import Backbone, Embedding, from_module, load_pretrained
+from gradmix.models.weights import Package, convert, package_weights, read_weights
 
 PACKAGE = Package("stand_in_weights", "net.pth", "", "net.safetensors", "", "photos", "fc.")
 
@@ -37,10 +38,10 @@ def package(tmp_path, monkeypatch, network):
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.delitem(sys.modules, PACKAGE.name, raising=False)
     cache = tmp_path / "cache"
-    monkeypatch.setattr(_weight_files.platformdirs, "user_cache_dir", lambda _: str(cache))
+    monkeypatch.setattr(weight_files.platformdirs, "user_cache_dir", lambda _: str(cache))
     sha256 = hashlib.sha256((folder / "net.pth").read_bytes()).hexdigest()
     with monkeypatch.context() as patch:
-        patch.setattr(_weight_files, "_verify", lambda *_: None)
+        patch.setattr(weight_files, "_verify", lambda *_: None)
         converted = hashlib.sha256(convert(PACKAGE, network)).hexdigest()
     return replace(PACKAGE, sha256=sha256, converted_sha256=converted)
 

@@ -12,7 +12,7 @@ from gradmix.report.rows import make_rows
 from gradmix.report.tables import (
     common_settings,
     differing_settings,
-    gain_over_plain,
+    gain,
     runs_table,
     version_sets,
     versions_table,
@@ -98,6 +98,15 @@ def test_there_is_a_table_for_every_data_set_marked_with_its_name(some_results):
         assert re.findall(r'data-of="([^"]*)"', html) == ["mnist", "fashion-mnist"]
 
 
+def test_other_accuracies_are_shown_for_the_results_that_have_them(result):
+    old, new = result(mix="none"), result(mix="mixup")
+    assert tables.other_accuracy_tables(make_rows([old])) == ""
+    new.metrics["anytime_accuracy"] = 0.75
+    head, line = body(tables.other_accuracy_tables(make_rows([old, new])))
+    assert head == ["method and mix", "anytime accuracy"]
+    assert line == ["ER + mixup", "0.750"]
+
+
 def test_cost_has_seconds_the_share_and_the_pairs_excluded(result):
     lines = body(tables.cost_tables(make_rows([result(), result(mix="none")])))
     assert lines[1] == ["ER", "8.0", "1.0", "0.5", "10.0", "10.0", "–"]
@@ -136,11 +145,11 @@ def test_only_common_seeds_are_paired_and_the_settings_are_the_same(result):
     rows = make_rows([*ours, *plain, result(mix="none", seed=1, lr=0.01)])
     row = next(row for row in rows if row.mixes)
     base = next(row for row in rows if not row.mixes and row.config["lr"] == 0.1)
-    gain = gain_over_plain(row, rows)
-    assert gain == compare_groups(row, base)
+    found = gain(row, rows)
+    assert found == compare_groups(row, base)
     expected = ours[1].metrics["average_accuracy"] - plain[0].metrics["average_accuracy"]
-    assert (gain.seeds, gain.mean) == ((1,), pytest.approx(expected))
-    assert gain_over_plain(base, rows) is None
+    assert (found.seeds, found.mean) == ((1,), pytest.approx(expected))
+    assert gain(base, rows) is None
 
 
 def test_what_gradients_add_has_a_column(result):

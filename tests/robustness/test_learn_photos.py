@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
+
+from gradmix.cli.commands import app
 
 COLOURS = {"blue": (30, 60, 200), "red": (200, 60, 30)}
 
@@ -20,14 +21,8 @@ def photo(colour: tuple[int, int, int], size: tuple[int, int], seed: int) -> Ima
 
 
 def gradmix(*arguments: str | Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", "from gradmix.cli import main; main()", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.stdout + done.stderr
     return " ".join((done.stdout + done.stderr).split())
 
 

@@ -1,5 +1,7 @@
 """Runs with pretrained networks: frozen, fine-tuned, stopped and resumed; weights of files."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +9,13 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from gradmix.data import load_dataset
-from gradmix.errors import InputError
-from gradmix.models import build_model
+from gradmix.errors import CorruptFileError, DataWarning, InputError
+from gradmix.models import MODELS, build_empty_model, build_model
 from gradmix.models.efficientnet_lite import EfficientNetLite0
 from gradmix.models.pretrained import load_pretrained
 from gradmix.runs.backbones import network_of
 from gradmix.runs.config import config_for
-from gradmix.runs.run import load_benchmark, prepare, run
+from gradmix.runs.run import load_benchmark, prepare, prepare_run, run
 from gradmix.training.loop import StepDone
 
 COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}
@@ -42,8 +44,8 @@ def config(folder):
 
     def make(**settings):
         return config_for(
-            f"folder:{folder}@8",
             **{
+                "data": f"folder:{folder}@8",
                 "model": "efficientnet-lite0",
                 "weights": str(folder / "weights.safetensors"),
                 "increments": (2, 1),
@@ -69,6 +71,28 @@ def test_a_frozen_network_turns_photos_into_embeddings(config, folder):
     assert run(frozen).metrics["final_accuracy"] == 1.0
     given = load_benchmark(config(model="linear", weights=None))  # photos of a caller
     assert run(frozen, benchmark=given).metrics["final_accuracy"] == 1.0
+
+
+def test_embedding_tells_how_many_photos_are_done(config, monkeypatch):
+    monkeypatch.setattr("gradmix.runs.backbones.EMBED_BATCH", 5)
+    seen = []
+    frozen = config(mix="none", method="ridge", skip_unreadable="yes")  # not embedded before
+    prepare_run(frozen, lambda done, total: seen.append((done, total)))
+    assert seen == [(5, 18), (10, 18), (12, 18), (17, 18), (18, 18)]
+    prepare_run(frozen, lambda done, total: seen.append((done, total)))
+    assert len(seen) == 5  # kept
+
+
+def test_unreadable_photos_are_skipped_if_asked(config, folder, tmp_path):
+    copy = tmp_path / "photos"
+    shutil.copytree(folder, copy)
+    (copy / "train" / "red" / "broken.png").write_bytes(b"no image")
+    plain = {"model": "linear", "weights": None}
+    with pytest.raises(CorruptFileError, match="--skip-unreadable yes"):
+        load_benchmark(config(data=f"folder:{copy}@8", **plain))
+    with pytest.warns(DataWarning, match="skipped 1 unreadable images"):
+        found = load_benchmark(config(data=f"folder:{copy}@8", skip_unreadable="yes", **plain))
+    assert sum(len(task.train.y) for task in found.tasks) == 12
 
 
 def test_a_fine_tuned_run_resumes_exactly(config, tmp_path, monkeypatch):
@@ -103,6 +127,27 @@ def test_weights_start_any_network(tmp_path):
     model = prepare(config, load_benchmark(config)).method.model
     assert torch.equal(model.shared[0].weight, source.shared[0].weight)
     assert not torch.equal(model.head.weight, source.head.weight)
+
+
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"linear"}))
+@pytest.mark.parametrize("kind", ["safetensors", "pth"])
+def test_every_network_starts_from_weights_in_both_formats(tmp_path, name, kind):
+    shapes = build_empty_model(name, (3, 32, 32), 10).state_dict()
+    tensors = {key: torch.ones(t.shape, dtype=t.dtype) for key, t in shapes.items()}
+    path = tmp_path / f"weights.{kind}"
+    save_file(tensors, path) if kind == "safetensors" else torch.save(tensors, path)
+    config = config_for("cifar-10", model=name, weights=str(path))
+    network = network_of(config, (3, 32, 32), 4)(torch.Generator().manual_seed(0))
+    loaded = {key for key, t in network.state_dict().items() if bool((t == 1).all())}
+    assert {key for key in shapes if not key.startswith("head.")} <= loaded
+    assert "head.weight" not in loaded
+
+
+def test_weights_for_a_head_alone_are_refused(tmp_path):
+    save_file({"head.weight": torch.zeros(10, 64)}, tmp_path / "a.safetensors")
+    config = config_for("digits", model="linear", weights=str(tmp_path / "a.safetensors"))
+    with pytest.raises(InputError, match="the network has only a head"):
+        prepare(config, load_benchmark(config))
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_json_form_names_every_field():
     assert with_options.to_json()["options"] == {"alpha": 0.2}
 
 
-@pytest.mark.parametrize("method", ["finetune", "joint"])
+@pytest.mark.parametrize("method", ["finetune", "joint", "lwf", "ewc", "gdumb"])
 def test_methods_without_a_memory_refuse_gradient_partners(method):
     with pytest.raises(InputError, match="replays none; give a mix without gradients"):
         config_for("digits", method=method)

@@ -234,6 +234,18 @@ def test_a_control_has_the_same_labels_alpha_and_tau_but_no_gradient_partners(ex
     assert not is_control(ours, config(**SHUFFLED))
 
 
+def test_a_control_mixes_the_first_task_if_its_run_does(example):
+    def config(**settings):
+        return example(0.9, **settings).config
+
+    yes, no = {"mix_first_task": "yes"}, {"mix_first_task": "no"}
+    assert is_control(config(**SHUFFLED, **yes), config(mix="gradmix+", tau=0.75, **yes))
+    assert is_control(config(**SHUFFLED), config(mix="gradmix+", tau=0.75, **yes))
+    assert is_control(config(**SHUFFLED, **no), config(mix="gradmix+", tau=0.75))
+    assert not is_control(config(**SHUFFLED, **no), config(mix="gradmix+", tau=0.75, **yes))
+    assert not is_control(config(**SHUFFLED), config(mix="gradmix+", tau=0.75, **no))
+
+
 def test_what_gradients_add_is_the_difference_to_the_best_control(runs):
     results = runs(GRADMIX, **PLUS) + runs(NONE, **SHUFFLED) + runs(MIXUP, **BALANCED)
     plus, _, balanced = groups = group_results(results)

@@ -119,6 +119,18 @@ MISSING = object()
         ("analysis.some", [{"task": 0}], "analysis.some.epoch: field required"),
         ("analysis.detrimental-rate", [{"task": 0, "epoch": 1}], "whole_network: field required"),
         ("protocol_version", -1, "protocol_version: input should be greater"),
+        ("task_aware_accuracy", [[1.0]], "task_aware_accuracy: has 1 entries, not 2"),
+        ("task_aware_accuracy", [[1.0, 1.0]] * 2, "average_task_aware_accuracy is missing"),
+        (
+            "evaluations",
+            [{"task": 0, "step": 1, "accuracy": [1.0, 0.0]}],
+            "metrics: anytime_accuracy is missing",
+        ),
+        (
+            "evaluations",
+            [{"task": 2, "step": 1, "accuracy": [1.0, 0.0]}],
+            "evaluations.task: is 2, but there are 2 tasks",
+        ),
     ],
 )
 def test_a_damaged_file_is_refused_and_the_field_named(example, tmp_path, path, value, message):

@@ -16,7 +16,7 @@ from gradmix.errors import InputError
 from gradmix.models import MODELS, ModelInfo, adapt
 from gradmix.runs.run import load_benchmark, prepare
 from gradmix.training.build import make_fabric
-from gradmix.training.metrics import all_metrics
+from gradmix.training.metrics import all_metrics, task_aware_metrics
 
 
 def quick(**changes):
@@ -43,7 +43,9 @@ def test_a_result_is_complete_and_consistent(result):
     rates = [rate for e in result.epochs for rate in e["negative_rate"]]
     assert rates[:4] == [None] * 4
     assert all(0 <= rate <= 1 for rate in rates[4:])
-    assert result.metrics == all_metrics(result.accuracy, result.initial_accuracy)
+    assert result.metrics == all_metrics(
+        result.accuracy, result.initial_accuracy
+    ) | task_aware_metrics(result.task_aware_accuracy)
     assert result.metrics["average_accuracy"] > 0.5
     assert result.class_names == [str(n) for n in range(10)]
     assert set(result.seconds) == {
@@ -223,3 +225,16 @@ def test_dropout_follows_the_seed(monkeypatch):
     monkeypatch.setitem(MODELS, "own", ModelInfo("own", "own", network))
     found = [run(quick(model="own", mix="none")).accuracy for _ in range(2)]
     assert found[0] == found[1]
+
+
+def test_a_run_says_where_mir_is_the_same_as_er():
+    """Four exemplars of up to six old classes fit into a replay batch of 24."""
+    said = []
+    config = config_for("digits", method="mir", mix="none", epochs=1, replay_batch_size=24)
+    run(config, say=said.append)
+    sizes = [(2, 8), (3, 16), (4, 24)]
+    assert said == [
+        f"task {task}: the memory of {size} samples fits into the replay batch: MIR replays all of "
+        "it, as ER does"
+        for task, size in sizes
+    ]

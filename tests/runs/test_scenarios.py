@@ -18,7 +18,7 @@ from gradmix.types import Samples
 
 DOMAINS = {"scenario": "domain-incremental", "domain_shift": "rotated", "domains": 3}
 BLURRY = {"scenario": "blurry", "blur": 0.2, "increments": (5,)}
-UNSUPPORTED = ("foster", "memo", "icarl")
+UNSUPPORTED = ("foster", "memo", "icarl", "der-expandable", "drc")
 
 
 def quick(**changes):

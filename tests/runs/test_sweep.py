@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
 
+from gradmix.data import DATASETS, digits
 from gradmix.errors import DataNotFoundError, FileError, InputError, WorkerError
 from gradmix.methods.er import ER
 from gradmix.plugins import register
@@ -79,15 +80,18 @@ def test_again_repeats(store):
 
 def test_a_data_set_is_loaded_once_whatever_the_order(example, store, monkeypatch):
     loaded = []
-    load = complete_module.load_dataset
-    monkeypatch.setattr(
-        complete_module, "load_dataset", lambda name: (loaded.append(name), load("digits"))[1]
-    )
-    complete_module.dataset.cache_clear()
+
+    def load(name):
+        loaded.append(name)
+        return digits()
+
+    for name in ("digits", "mnist"):
+        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], load=partial(load, name)))
+    complete_module.kept_dataset.cache_clear()
     one, two = quick((0, 1)), [config_for("mnist", epochs=1, seed=s, validation=0) for s in (0, 1)]
     monkeypatch.setattr(complete_module, "train", lambda config, *_: example(**_settings(config)))
     run_sweep([one[0], two[0], one[1], two[1]], store)
-    complete_module.dataset.cache_clear()
+    complete_module.kept_dataset.cache_clear()
     assert loaded == ["digits", "mnist", "digits", "mnist"]  # for the checks, for the runs
 
 
@@ -98,7 +102,7 @@ def _settings(config):
 # --- failures -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_failure_is_recorded_and_the_others_go_on(store, jobs):
     bad = quick(lr=1e30)
     sweep = run_sweep(bad + quick((0, 1)), store, jobs=jobs)
@@ -186,6 +190,7 @@ def test_jobs_are_at_least_one(store):
         run_sweep(quick(), store, jobs=0)
 
 
+@pytest.mark.slow  # tests/docs/test_cookbook.py has workers with plugins, too
 def test_workers_know_the_plugins_of_this_process(store, plugins):
     class Own(ER):  # pickled by value, as the workers cannot import a test
         """A method that only this process knows."""
@@ -319,7 +324,7 @@ def test_killed_at_random_it_ends_with_the_results_of_an_undisturbed_sweep(
         kept.append(len(store.results()))
     assert kept == sorted(kept)
     assert kept[-1] < 12
-    assert start("--jobs", "2", stderr=subprocess.DEVNULL).wait() == 0
+    assert run_sweep(twelve(), store).count("done", "kept") == 12
     undisturbed = run_sweep(twelve(), ResultStore(tmp_path / "undisturbed"))
     found = [without_times(store.find(config)) for config in twelve()]
     assert found == list(map(without_times, undisturbed.results))
@@ -385,6 +390,34 @@ def kill_whoever_computes(store, config, times):
     return thread
 
 
+class DiesOnce:
+    """In place of `compute`: computes here, except that the worker of one run dies once."""
+
+    def __init__(self, store, config):
+        self.store, self.config, self.calls = store, config, []
+
+    def __call__(self, work, items, engine):
+        self.calls.append(list(items))
+        for config in items:
+            if config == self.config and len(self.calls) == 1:
+                running = self.store.path / "running"
+                running.mkdir(exist_ok=True)
+                (running / f".{self.store.path_of(config).stem}.lock").touch()
+                raise WorkerError("a worker process died")
+            yield work(config)
+
+
+def test_the_run_of_a_worker_that_died_is_repeated_alone(store, monkeypatch):
+    configs = quick(range(3))
+    compute = DiesOnce(store.create(), configs[1])
+    monkeypatch.setattr(sweep_module, "compute", compute)
+    sweep = run_sweep(configs, store, jobs=2)
+    assert compute.calls == [configs, [configs[1]], [configs[2]]]
+    assert sweep.count("done") == 3
+    assert files(store) == sorted([MARKER, *(store.path_of(c).name for c in configs)])
+
+
+@pytest.mark.slow
 def test_a_worker_that_dies_once_costs_nothing(store):
     configs = quick(range(4))
     store.create()
@@ -415,6 +448,6 @@ def test_workers_that_cannot_even_begin_end_the_sweep(store, monkeypatch):
         raise WorkerError("a worker process died")
         yield
 
-    monkeypatch.setattr(sweep_module, "in_processes", dies)
+    monkeypatch.setattr(sweep_module, "compute", dies)
     with pytest.raises(WorkerError, match="before any run began; try fewer jobs"):
         run_sweep(quick(), store, jobs=2)

@@ -11,7 +11,11 @@ import time
 import pytest
 
 from gradmix.errors import WorkerError
-from gradmix.runs.workers import in_processes
+from gradmix.runs.workers import compute, loky_engine
+
+
+def in_processes(work, items, jobs):
+    return compute(work, items, None if jobs == 1 else loky_engine(jobs))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -60,28 +64,16 @@ def test_ctrl_c_reaches_no_worker():
     # In a process of its own, which has not started workers before.
     script = """
 import os, signal, time
-from gradmix.runs.workers import in_processes
+from gradmix.runs.workers import compute, loky_engine
 
 def blocks_ctrl_c(_):
     time.sleep(0.2)  # so that one worker does not do it all
     return os.getpid(), signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 if __name__ == "__main__":
-    print(dict(in_processes(blocks_ctrl_c, range(4), 2)))
+    print(dict(compute(blocks_ctrl_c, range(4), loky_engine(2))))
 """
     command = [sys.executable, "-c", script]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     blocked = ast.literal_eval(answer.stdout)
     assert list(blocked.values()) == [True, True]
-
-
-def test_ctrl_c_that_joblib_stumbles_over_is_still_one(monkeypatch):
-    def stumble(_):
-        try:
-            raise KeyboardInterrupt
-        finally:
-            raise RuntimeError("cannot join thread before it is started")
-
-    monkeypatch.setattr("joblib.Parallel", lambda **_: stumble)
-    with pytest.raises(KeyboardInterrupt):
-        list(in_processes(math.sqrt, [4.0], 2))

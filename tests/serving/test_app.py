@@ -107,6 +107,14 @@ def test_photos_with_too_many_pixels_are_refused(client, encoded):
     assert send(client, *[encoded()] * 33).status_code == 413
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_photos_above_the_limit_of_pillow_are_unreadable(client, encoded, monkeypatch):
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 8_000)
+    answer = send(client, encoded(size=(101, 100)))
+    assert answer.status_code == 422
+    assert "the image is 101x100; at most 8000 pixels are decoded" in answer.json()["detail"]
+
+
 def test_requests_without_a_photo_are_refused(client):
     assert client.post("/predict").status_code == 422
     assert client.get("/predict").status_code == 405

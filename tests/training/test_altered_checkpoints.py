@@ -27,12 +27,27 @@ CASES = {
     "der": {"method": "der++", "head": "growing"},
     "foster": {"method": "foster", "mix": "mixup"},
     "memo": {"method": "memo", "mix": "balanced-mixup"},
+    "der-expandable": {"method": "der-expandable", "mix": "mixup"},
+    "drc": {"method": "drc", "mix": "gradmix+"},
     "icarl": {"method": "icarl", "head": "growing"},
     "joint": {"method": "joint", "mix": "mixup", "head": "growing"},
+    "bic": {"method": "bic", "mix": "mixup"},
+    "ewc": {"method": "ewc", "head": "growing"},
+    "gdumb": {"method": "gdumb"},
+    "online": {"mix": "gradmix", "online": True, "epochs": 1},
+    "online, plain": {
+        **{"method": "der", "online": True, "epochs": 1},
+        "memory": {"total": 9, "balanced": False},
+    },
     "between tasks": {"method": "icarl"},
     "ridge, between tasks": {"method": "ridge", "network": "linear"},
     "slda, between tasks": {"method": "slda", "network": "linear"},
 }
+STAGES = {
+    "foster": "compression",
+    "der-expandable": "classifier",
+    "drc": "fusion",
+}  # else the first
 PLAIN = [None, True, -1, 0, 1, 3, 2**31, 10**15, 2**70, 0.5, 1e300, float("nan"), "x", [], {}]
 INTEGERS = [-(2**63), -1, 0, 2, 10**12, 2**63 - 1]
 FLOATS = [float("nan"), float("inf"), -float("inf")]
@@ -80,7 +95,7 @@ def state_of(prepared, tmp_path_factory):
             if "between tasks" in case:
                 training.run_tasks(1)
             else:
-                training.stop_in_task(1, stage="compression" if case == "foster" else None)
+                training.stop_in_task(1, stage=STAGES.get(case))
             Checkpoint(folder / "f", training, Record(), {"config": {"case": case}}).save()
             states[case] = read_state_file(folder / "f", KIND)
         return copy.deepcopy(states[case])
@@ -218,6 +233,12 @@ def nan(value):
         ("foster", "method.structure.student", lambda _: False),
         ("foster", "method.structure.two", lambda _: False),
         ("foster", "stage.plan", lambda _: None),
+        ("drc", "method.structure.adapted", lambda _: False),
+        ("drc", "method.structure.old", lambda _: 0),
+        ("drc", "method.structure.two", lambda _: False),
+        ("der-expandable", "method.balanced", lambda value: value + 16),
+        ("der-expandable", "method.balanced", lambda _: None),
+        ("der-expandable", "method.structure.specials", lambda _: 1),
         ("icarl", "method.structure.old_classes", lambda _: 0),
         ("der", "method.memory.extras.logits", lambda value: torch.cat([value] * 3, 1)),
         ("der", "method.memory.extras.known", lambda value: value.float()),

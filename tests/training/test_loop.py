@@ -226,9 +226,13 @@ def test_evaluation_counts_right_answers_by_class_and_changes_nothing(assert_sam
         run.method.model.head.weight.zero_()
         run.method.model.head.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 9.0, 0.0, 0.0]))
     before = copy.deepcopy(run.state_dict())
-    correct = run.evaluate()
-    assert correct.keys() == {"main"}
+    correct, task_aware, tested = run.evaluate()
+    assert correct.keys() == task_aware.keys() == {"main"}
     assert correct["main"].tolist() == [[0] * 6, [0, 0, 0, 5, 0, 0], [0] * 6]
+    # Among the outputs of its own task, the first class wins the ties.
+    by_hand = [[5, 0, 0, 0, 0, 0], [0, 0, 0, 5, 0, 0], [0, 0, 0, 0, 5, 0]]
+    assert task_aware["main"].tolist() == by_hand
+    assert tested.tolist() == [[5, 5, 0, 0, 0, 0], [0, 0, 5, 5, 0, 0], [0, 0, 0, 0, 5, 5]]
     other = training()
     other.load_state_dict(before)
     assert_same(run.state_dict(), other.state_dict())

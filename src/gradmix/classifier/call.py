@@ -5,6 +5,7 @@ A call is one task of the training loop. `learn` prepares it; `Call` trains it a
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,17 +16,14 @@ import torch
 from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from gradmix.classifier.basis import Basis, check_takes, first_basis
-from gradmix.classifier.defaults import CallPlan, plan_call
-from gradmix.classifier.holdout import EarlyStopping, StoppingState, new_holdout, offer
-from gradmix.classifier.inputs import look_symbolic
-from gradmix.classifier.labels import Label, Labels
-from gradmix.classifier.params import budget, is_fine_tuned
-from gradmix.classifier.pictures import Pictures, keep_pictures
+from gradmix.classifier.call_data import CallData, draw_by_weight
+from gradmix.classifier.defaults import Setup, budget, first_setup, is_fine_tuned
+from gradmix.classifier.holdout import EarlyStopping, StoppingState, offer
+from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
+from gradmix.classifier.photos import Pictures, keep_pictures
 from gradmix.classifier.report import Report, few_samples, means, plural
-from gradmix.classifier.samples import CallData, draw_by_weight
-from gradmix.classifier.state import Learned, load_method
-from gradmix.classifier.trees import copy_of, digest
+from gradmix.classifier.state import Learned, copy_of, digest, load_method, new_holdout
+from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import DataWarning, InputError
@@ -34,8 +32,11 @@ from gradmix.memory import random_priority
 from gradmix.methods import Method
 from gradmix.methods.closed_form import ClosedForm
 from gradmix.randomness import RandomStreams
+from gradmix.ranks import ALONE, Ranks
 from gradmix.training.build import make_fabric, torch_threads
-from gradmix.training.checkpoint import Checkpoint
+from gradmix.training.checkpoint import Checkpoint, seed_on_file
+from gradmix.training.joint_steps import check_resumed
+from gradmix.training.launch import Job
 from gradmix.training.loop import EpochDone, Event, StepDone, Training
 from gradmix.training.metrics import count_correct
 from gradmix.types import Samples, Task
@@ -61,45 +62,70 @@ class Watch:
 
 
 def learn(
-    before: Learned | None, params: Mapping[str, Any], seed: int, data: CallData, watch: Watch
+    before: Learned | None,
+    params: Mapping[str, Any],
+    random_state: Any,
+    data: CallData,
+    watch: Watch,
+    job: Job | None = None,
 ) -> Learned:
     """Return the knowledge after a call; `before` does not change.
 
     Args:
         before: The knowledge before the call; None starts from nothing.
         params: The classifier's parameters, checked.
-        seed: The seed of the first call.
+        random_state: The seed of a first call; a resumed call uses the seed in its checkpoint.
         data: The data of this call.
         watch: The checkpoint and the observers.
+        job: The ranks that learn together; None: this process alone.
 
     Raises:
         InputError: If the data or parameters do not fit what was learned before.
         DivergedError: If the loss or the scores are not finite.
     """
     labels = (before.labels if before else Labels()).add(data.y, data.announced)
-    known = len(labels.known)
-    fabric = make_fabric(params["device"], params["precision"])
+    job = Job(make_fabric(params["device"], params["precision"])) if job is None else job
+    device = job.fabric.device
     if before is not None:
-        basis = before.basis.with_params(params)
+        setup = before.setup.with_params(params)
+        _check_stored(before)
     else:
-        basis = first_basis(params, seed, data.x, data.layout, data.features, fabric.device)
-    params = basis.params
-    _check_room(params, known)
-    y = labels.encode(data.y)
-    counts = y.bincount(minlength=known)
+        seed = _first_seed(random_state, watch.checkpoint)
+        if not job.ranks.alone:
+            seed = job.ranks.from_first(seed % 2**63)  # it may have been drawn
+        setup = first_setup(params, seed, data.x, data.layout, data.backbone, device)
+    _check_room(setup.params, len(labels.known))
+    counts = labels.encode(data.y).bincount(minlength=len(labels.known))
     if before is not None:
         counts[: len(before.counts)] += torch.tensor(before.counts)
-    remarks = _warn(data, labels, y, counts.tolist())
-    plan = plan_call(params, basis.model, data.layout, len(y), known)
-    with torch_threads(params["threads"]):
-        call = Call(before, basis, plan, labels, Samples(data.x, y), data, fabric)
-        identity = None if watch.checkpoint is None else call.identity(data)
+    remarks = _warn(data, labels, counts.tolist())
+    with torch_threads(setup.params["threads"]):
+        call = Call(before, setup, labels, data, job)
+        identity = None if watch.checkpoint is None else call.identity()
         call.train(watch, identity)
-        pictures = call.keep_exemplars(data)
+        pictures = call.keep_exemplars()
         history = _history(before, call.report(remarks))
     finished = "" if identity is None else digest(identity)
     seen = tuple(counts.tolist())
-    return Learned(basis, labels, call.method, call.holdout, seen, history, finished, pictures)
+    return Learned(setup, labels, call.method, call.holdout, seen, history, finished, pictures)
+
+
+def _first_seed(random_state: Any, checkpoint: str | os.PathLike[str] | None) -> int:
+    drawn = None
+    if random_state is None and checkpoint is not None:
+        drawn = seed_on_file(checkpoint)
+    return read_seed(random_state) if drawn is None else drawn
+
+
+def _check_stored(before: Learned) -> None:
+    """Refuse to continue without the samples that protect the known classes."""
+    method = before.method
+    if method.learns_stored() and not len(method.stored_samples().y):
+        raise InputError(
+            f"this classifier was saved without exemplars, and {before.setup.method} needs them to "
+            "learn more without forgetting; load a file that contains them "
+            "(include_exemplars=True), or call fit to start again"
+        )
 
 
 def _check_room(params: Mapping[str, Any], classes: int) -> None:
@@ -109,15 +135,14 @@ def _check_room(params: Mapping[str, Any], classes: int) -> None:
             f"head_size is {size}, and there would be {classes} classes; start again with a larger "
             "head_size, or with None"
         )
-    budget(params, classes)
 
 
-def _warn(data: CallData, labels: Labels, y: Tensor, counts: list[int]) -> list[str]:
+def _warn(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
     """Warn about data that is hard to learn; return the warnings."""
     remarks = [
         f"{few_samples(labels.known[k])}{plural(counts[k], 'sample')} so far; a class with fewer "
         f"than {FEW_SAMPLES} is hard to learn"
-        for k in y.unique().tolist()
+        for k in labels.encode(data.y).unique().tolist()
         if counts[k] < FEW_SAMPLES
     ]
     if look_symbolic(data.x):
@@ -172,100 +197,108 @@ class Call:
     def __init__(
         self,
         before: Learned | None,
-        basis: Basis,
-        plan: CallPlan,
+        setup: Setup,
         labels: Labels,
-        samples: Samples,
         data: CallData,
-        fabric: Fabric,
+        job: Job,
     ) -> None:
-        self.before, self.basis, self.labels = before, basis, labels
+        fabric = job.fabric
+        self.before, self.setup, self.labels, self.data = before, setup, labels, data
+        known = len(labels.known)
         self.known_before = len(before.labels.known) if before else 0
-        self.size = max(len(labels.known), basis.outputs(len(labels.known)))
-        self.method = self._build(plan, fabric.device)
-        train = Samples(samples.x.to(fabric.device), samples.y.to(fabric.device))
-        weights = None
-        if data.weights is not None:
-            weights = torch.from_numpy(data.weights).to(fabric.device)
-        if before is None and not isinstance(basis.model, str) and not is_fine_tuned(basis.params):
-            check_takes(self.method, train.x)
-        self.classes = tuple(train.y.unique().tolist())
-        self.holdout = new_holdout(basis.params)
-        if self.holdout is not None:
-            if before is not None and before.holdout is not None:
-                self.holdout.load_state_dict(before.holdout.state_dict())
-            priority = random_priority(len(train.y), self.method.streams.device("holdout"))
-            left = offer(self.holdout, train, priority)
-            train, weights = _rows(train, left), None if weights is None else weights[left]
-        self.stopping: EarlyStopping | None = None
-        if basis.params["early_stopping"]:
-            left, self.stopping = EarlyStopping.split(self.method, train, basis.params)
-            train, weights = _rows(train, left), None if weights is None else weights[left]
-        if weights is not None:
-            train = self._weighted(train, weights)
-        self.samples = len(train.y)
-        self.measured_on, self.test = self._evaluation(data, fabric.device)
-        self.training = self._training(plan, train, fabric)
+        self.size = max(known, setup.outputs(known))
         self.record = CallRecord(**_NOTHING)
+        self.method = self._build(fabric.device, job.ranks)
+        samples = Samples(data.x.to(fabric.device), labels.encode(data.y).to(fabric.device))
+        if before is None and not isinstance(setup.model, str) and not is_fine_tuned(setup.params):
+            check_takes(self.method, samples.x)
+        self.classes = tuple(samples.y.unique().tolist())
+        self.holdout = new_holdout(setup.params)
+        self.stopping: EarlyStopping | None = None
+        train = self._weighted(samples, self._hold_out(samples))
+        self.measured_on, self.test = self._evaluation(fabric.device)
+        self.training = self._training(train, fabric)
 
-    def _weighted(self, train: Samples, weights: Tensor) -> Samples:
+    def _build(self, device: torch.device, ranks: Ranks) -> Method:
+        """Return a method that continues from the knowledge before the call, if there is any."""
+        setup, before, known = self.setup, self.before, len(self.labels.known)
+        design, streams = setup.design(len(self.data.y), known), RandomStreams(setup.seed, device)
+        outputs = setup.outputs(1 if before else known)
+        loads = before is not None
+        method = setup.new_method(design, outputs, self.size, streams, loads=loads, ranks=ranks)
+        if before is not None:
+            past = before.training_state()
+            past["method"]["networks"] = copy_of(past["method"]["networks"])  # they are trained
+            room = method.memory.exemplars_per_class, method.memory.total
+            method.memory.set_budget(*budget(setup.params, self.known_before))
+            load_method(method, past, device)
+            method.memory.set_budget(*room)
+        return method
+
+    def _hold_out(self, samples: Samples) -> Any:
+        """Return the rows to train on; the others are for measuring and early stopping."""
+        rows: Any = slice(None)
+        if self.holdout is not None:
+            if self.before is not None and self.before.holdout is not None:
+                self.holdout.load_state_dict(self.before.holdout.state_dict())
+            priority = random_priority(len(samples.y), self.method.streams.device("holdout"))
+            rows = offer(self.holdout, samples, priority).nonzero().flatten()
+        if self.setup.params["early_stopping"]:
+            train, params = _rows(samples, rows), self.setup.params
+            left, self.stopping = EarlyStopping.split(self.method, train, params)
+            rows = torch.arange(len(samples.y), device=samples.y.device)[rows][left]
+        return rows
+
+    def _weighted(self, samples: Samples, rows: Any) -> Samples:
         """Return the samples to train on; closed-form methods take the weights themselves."""
+        train = _rows(samples, rows)
+        if self.data.weights is None:
+            return train
+        weights = torch.from_numpy(self.data.weights).to(train.y.device)[rows]
         if isinstance(self.method, ClosedForm):
             self.method.sample_weights = weights
             return train
         generator = self.method.streams.device("sample weights")
         return _rows(train, draw_by_weight(train.y, weights, generator))
 
-    def _build(self, plan: CallPlan, device: torch.device) -> Method:
-        """Return a method that continues from the knowledge before the call, if there is any."""
-        basis, before = self.basis, self.before
-        outputs = basis.outputs(1 if before else len(self.labels.known))
-        empty = before is not None and basis.builds_empty
-        streams = RandomStreams(basis.seed, device)
-        method = basis.new_method(plan, outputs, self.size, streams, empty=empty)
-        if before is not None:
-            past = before.training_state()
-            past["method"]["networks"] = copy_of(past["method"]["networks"])  # they are trained
-            room = method.memory.exemplars_per_class, method.memory.total
-            method.memory.set_budget(*budget(basis.params, self.known_before))
-            load_method(method, past, device)
-            method.memory.set_budget(*room)
-        return method
-
-    def _training(self, plan: CallPlan, train: Samples, fabric: Fabric) -> Training:
+    def _training(self, train: Samples, fabric: Fabric) -> Training:
         names = (*map(str, self.labels.known), *[""] * (self.size - len(self.labels.known)))
         task = Task(1, self.classes, train, self.test)
-        order, mean, std = tuple(range(self.size)), self.basis.mean, self.basis.std
+        order, mean, std = tuple(range(self.size)), self.setup.mean, self.setup.std
         benchmark = Benchmark("classifier", (task,), names, order, mean, std)
-        return Training(benchmark, self.method, fabric, [TRANSFORMS[n] for n in plan.transforms])
+        transforms = [TRANSFORMS[name] for name in self.setup.transforms()]
+        return Training(benchmark, self.method, fabric, transforms)
 
-    def _evaluation(self, data: CallData, device: torch.device) -> tuple[str | None, Samples]:
+    def _evaluation(self, device: torch.device) -> tuple[str | None, Samples]:
         """Return what accuracy is measured on: its name, and the samples."""
-        if data.evaluation is not None:
-            x, y = data.evaluation
+        if self.data.evaluation is not None:
+            x, y = self.data.evaluation
             encoded = self.labels.encode(y, "eval_set's y")
             return "eval_set", Samples(x.to(device), encoded.to(device))
         if self.holdout is not None and len(self.holdout):
             return "holdout", self.holdout.samples
-        return None, Samples(data.x[:0].to(device), torch.empty(0, dtype=torch.int64).to(device))
+        none = torch.empty(0, dtype=torch.int64, device=device)
+        return None, Samples(self.data.x[:0].to(device), none)
 
     # --- training ---------------------------------------------------------------------------
 
-    def identity(self, data: CallData) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return what identifies this call: past, parameters and data."""
         other = ("model", "threads", "verbose")  # they do not identify a call
-        params = {k: v for k, v in self.basis.params.items() if k not in other}
+        params = {k: v for k, v in self.setup.params.items() if k not in other}
         return {
             "parameters": params,
-            "seed": self.basis.seed,
+            "seed": self.setup.seed,
             "past": self.before.digest() if self.before else "",
-            "data": data.digest(),
+            "data": self.data.digest(),
         }
 
     def train(self, watch: Watch, identity: Mapping[str, Any] | None) -> None:
         """Train all steps; resume from the checkpoint if there is one."""
         kept = self._checkpoint(watch, identity)
-        if kept is None or not kept.resume():
+        resumed = kept is not None and kept.resume()
+        check_resumed(self.training, resumed)
+        if not resumed:
             self.record.correct_before = self._measure_before()
             if kept is not None:
                 kept.save()  # at once: a stop at any time can then be resumed
@@ -279,6 +312,7 @@ class Call:
             self.method.sample_weights = None
         for network in self.method.networks().values():
             network.eval()
+        self.method.ranks = ALONE  # predictions need one process
 
     def _checkpoint(self, watch: Watch, identity: Mapping[str, Any] | None) -> Checkpoint | None:
         if watch.checkpoint is None or identity is None:
@@ -294,9 +328,9 @@ class Call:
         old = self.test.y < self.known_before
         if self.before is None or not bool(old.any()):
             return None
-        predict = self.before.scores
+        predict, samples = self.before.scores, _rows(self.test, old)
         return count_correct(
-            lambda x: predict(x).to(x.device), _rows(self.test, old), lambda x: x, self.known_before
+            lambda x: predict(x).to(x.device), samples, lambda x: x, self.known_before
         )
 
     def _note(self, event: Event) -> None:
@@ -329,7 +363,7 @@ class Call:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record of the call, for a checkpoint."""
-        stopping = None if self.stopping is None else self.stopping.state_dict()
+        stopping = None if self.stopping is None else dict(self.stopping.state)
         return {**dict(self.record), "stopping": stopping}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -347,35 +381,33 @@ class Call:
                 raise InputError("record.stopping is missing")
             self.stopping.load_state(self.record.stopping, self.method)
 
-    def keep_exemplars(self, data: CallData) -> Pictures | None:
+    def keep_exemplars(self) -> Pictures | None:
         """Return the pictures of the exemplars; None if photos are not kept.
 
         Closed-form methods have no use for exemplars. With photos, the memory gets some for them.
         """
-        if data.features is None or data.photos is None or not self.basis.params["keep_images"]:
+        data, memory, before = self.data, self.method.memory, self.before
+        if data.backbone is None or data.photos is None or not self.setup.params["keep_images"]:
             return None
-        memory, train = self.method.memory, self.training.benchmark.tasks[0].train
         if not self.method.trains:
-            priority = random_priority(len(train.y), self.method.streams.device("memory"))
-            memory.add(train, priority)
+            train = self.training.benchmark.tasks[0].train
+            memory.add(train, random_priority(len(train.y), self.method.streams.device("memory")))
         x = data.x
         known: Pictures = ()
-        if self.before is not None and self.before.pictures is not None:
-            x = torch.cat([x, self.before.method.memory.x.cpu()])
-            known = self.before.pictures
-        return keep_pictures(memory.x, x, data.photos, data.features, known)
+        if before is not None and before.pictures is not None:
+            x, known = torch.cat([x, before.method.memory.x.cpu()]), before.pictures
+        return keep_pictures(memory.x, x, data.photos, data.backbone, known)
 
     # --- the report -------------------------------------------------------------------------
 
     def report(self, remarks: list[str]) -> Report:
         """Return the report of the call."""
-        known, record = self.labels.known, self.record
-        accuracy = self._accuracy()
+        known, record, accuracy = self.labels.known, self.record, self._accuracy()
         return Report(
             call=(self.before.history[-1].call if self.before else 0) + 1,
             new=[known[k] for k in self.classes if k >= self.known_before],
             more=[known[k] for k in self.classes if k < self.known_before],
-            samples=self.samples,
+            samples=len(self.training.benchmark.tasks[0].train.y),
             epochs=record.epochs,
             steps=record.steps,
             loss=record.loss,
@@ -395,14 +427,32 @@ class Call:
         if self.measured_on is None or after is None:
             return []
         totals = self.test.y.cpu().bincount(minlength=len(self.labels.known)).tolist()
-        rows = []
-        for k, label in enumerate(self.labels.known):
-            if totals[k]:
-                old = before is not None and k < self.known_before
-                was = float(before[k]) / totals[k] if old and before is not None else None
-                rows.append((label, was, float(after[k]) / totals[k], totals[k]))
-        return rows
+        was = [] if before is None else before.tolist()
+        return [
+            (label, was[k] / total if k < len(was) else None, float(after[k]) / total, total)
+            for k, (label, total) in enumerate(zip(self.labels.known, totals, strict=True))
+            if total
+        ]
 
 
-def _rows(samples: Samples, rows: Tensor) -> Samples:
+def check_takes(method: Method, x: Tensor) -> None:
+    """Pass two samples through a copy of the caller's network before training starts."""
+    first = torch.arange(min(2, len(x)), device=x.device)
+    network, some = copy.deepcopy(method.model), method.normalise(x.index_select(0, first))
+    try:
+        with torch.no_grad(), evaluating(network):
+            found = tuple(network(some).shape)
+    except Exception as error:
+        raise InputError(
+            f"model cannot take samples of shape {tuple(x.shape[1:])}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    wanted = len(some), method.head.out_features
+    if found != wanted:
+        raise InputError(
+            f"model returns shape {found} for {len(some)} samples; it must return {wanted}"
+        )
+
+
+def _rows(samples: Samples, rows: Any) -> Samples:
     return Samples(samples.x[rows], samples.y[rows])

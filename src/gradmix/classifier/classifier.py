@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
+from inspect import cleandoc
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,24 +17,32 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
-from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
-from gradmix.classifier import file, notebook
+from gradmix._setting_docs import classifier_help
+from gradmix.classifier import file, hub
 from gradmix.classifier.call import Watch, learn
+from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader
+from gradmix.classifier.defaults import checked_params
 from gradmix.classifier.export import ClassifierNetwork, write_onnx
-from gradmix.classifier.features import Progress
-from gradmix.classifier.inputs import Array, Inputs, needing_memory, read_weights
-from gradmix.classifier.labels import Label
-from gradmix.classifier.params import checked_params
-from gradmix.classifier.progress import Callback, observer_for
-from gradmix.classifier.samples import FEWER, FEWER_AT_A_TIME, CallData, Reader
+from gradmix.classifier.inputs import (
+    Array,
+    Inputs,
+    Label,
+    needing_memory,
+    read_path,
+    read_weights,
+)
+from gradmix.classifier.photos import Progress
+from gradmix.classifier.report import Callback, observer_for, table
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
-from gradmix.errors import FileError, GradMixError, InputError
+from gradmix.errors import DataWarning, FileError, GradMixError
 from gradmix.files import locked
-from gradmix.training.checkpoint import seed_on_file
+from gradmix.ranks import ALONE
+from gradmix.training.launch import Devices, Follow, Job, open_job
 
+NOT_IN_PARAMS = ("random_state", "devices")  # files store the first elsewhere, the second nowhere
 SAVE_SECONDS = 10.0  # how long `save` waits for another writer of the file
 
 
@@ -47,67 +58,18 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     for each class, or a list of photos: paths, bytes, open files, Pillow images and arrays of any
     size, also mixed. Photos are resized to the size that was learned first. See docs/classifier.md.
 
+    The model may be a `torch.nn.Module`: a network with a final linear layer, or with `finetune=` a
+    backbone that maps photos to embeddings.
+
     Calls that change the classifier (`fit`, `partial_fit`, `forget`) run one at a time: a call from
     another thread waits until the first is done. Predictions need not wait.
 
+    Every method raises an InputError, which names the argument, the value and the remedy, if an
+    argument cannot be used. Methods that use what was learned raise a NotFittedError before the
+    first call.
+
     Args:
-        method: Method; `gradmix list` shows all. "auto": ridge on the features of a pretrained
-            backbone, er otherwise.
-        mix: Mix by name, partners:blend:labels, or none. "auto": gradmix+, or remix in image
-            networks, where it measured better.
-        model: Network or pretrained backbone by name, a `torch.nn.Module`, or "auto": an MLP for
-            rows and small images; for photos a frozen EfficientNet-Lite0 if the extra `photos` is
-            installed, and otherwise a ResNet-18 (a narrow one on CPUs). A module is a network with
-            a final linear layer, or with `finetune=` a backbone that maps photos to embeddings.
-        weights: File with weights for a backbone, instead of the published ones: safetensors, or a
-            state dict that `torch.load(..., weights_only=True)` reads.
-        finetune: Layers of a backbone to train: "none", "last" or "all". None: "none" for a named
-            backbone; a module is not a backbone.
-        exemplars_per_class: Stored samples per class, including held-out ones.
-        memory_total: Stored samples in total, shared by the classes, instead of per class.
-        exemplar_selection: random, herding, kmeans or kmeans-inputs; None: the method's own rule.
-        holdout_per_class: Stored samples per class that are only used for measuring, and to
-            recognise unknown classes; None: 10 for photos with a pretrained backbone, else 0.
-        keep_images: With a frozen backbone, whether to store the photos of the exemplars beside
-            their embeddings.
-        head_size: Outputs of the network; None: they grow with the classes.
-        epochs: Passes over the data of a call; None: 20, or more if there is little data; 5 with
-            `finetune="last"` or "all".
-        optimizer: sgd, adam or adamw.
-        lr: Learning rate; None: 0.05 for CNNs and ResNets, otherwise 0.01.
-        backbone_lr_scale: Learning rate of pretrained layers, as a multiple of `lr`.
-        momentum: Momentum of SGD.
-        weight_decay: Weight decay; None: 5e-4 for CNNs and ResNets, otherwise none.
-        schedule: Learning rate over the epochs: steps, constant, cosine or one-cycle; None: cosine
-            for CNNs and ResNets, otherwise steps.
-        lr_steps: Epochs after which the schedule "steps" divides the learning rate by 10.
-        warmup: Epochs in which the learning rate rises to its value.
-        clip_norm: Largest norm of the gradient of a step; None: any.
-        label_smoothing: Share of each label that is spread over all outputs.
-        batch_size: New samples per step.
-        replay_batch_size: Replayed samples per step.
-        alpha: α of the Beta distribution of the mixing ratio; None: the mix's own.
-        tau: τ of Remix's labels; None: the mix's own, or 0.5 for gradmix+ with few steps.
-        tables: Pair tables over λ; None: the mix's own.
-        options: Settings of the method, a dict.
-        transforms: Augmentation: crop, flip, randaugment; "auto": crop and flip for image networks.
-        image_size: Pixels per side of images in folders; None: their own size if all have the same
-            size of up to 64 pixels, otherwise 64.
-        mean: Mean per column, or per channel of images for bytes, 0 to 255; None: computed from
-            the first data.
-        std: Standard deviation, likewise.
-        criterion_exemplars: New samples per class for the criterion of gradient partners.
-        pairing: one-to-one or all-pairs.
-        average: Mean of the memory's gradient over each sample or each class.
-        early_stopping: Stop when the accuracy on a part of the data, held out for this call, stops
-            rising.
-        patience: Epochs without a rise before an early stop.
-        validation_fraction: Share of each class that early stopping holds out.
-        device: auto, cpu, cuda, cuda:1 or mps.
-        precision: 32-true, bf16-mixed or 16-mixed.
-        threads: Threads of PyTorch while learning; None: unchanged.
-        verbose: 1 prints progress to the standard error stream.
-        random_state: Seed; the same seed on the same type of machine gives the same bits.
+        PARAMETERS
 
     Attributes:
         classes_: The known classes, sorted, including those announced by `classes=`.
@@ -149,11 +111,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     warmup: float = 0.0
     clip_norm: float | None = None
     label_smoothing: float = 0.0
+    logit_adjustment: float = 0.0
     batch_size: int = 32
     replay_batch_size: int = 32
     alpha: float | None = None
     tau: float | None = None
     tables: int | None = None
+    mix_first_task: str | None = None
     options: dict[str, float] | None = None
     transforms: Any = "auto"
     image_size: int | None = None
@@ -161,11 +125,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     std: Any = None
     criterion_exemplars: int = 32
     pairing: str = "one-to-one"
+    gradient: str = "memory"
     average: str = "sample"
     early_stopping: bool = False
     patience: int = 5
     validation_fraction: float = 0.1
     device: str = "auto"
+    devices: int = 1
     precision: str = "32-true"
     threads: int | None = None
     verbose: int = 0
@@ -193,9 +159,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         with _lock_of(self):
             observer = observer_for(self.verbose, callback)
-            reader = self._reader(observer.on_photo, fresh=True)
-            data = reader.read_call(X, y, None, eval_set, sample_weight)
-            return self._learn(None, data, Watch(on_event=observer.on_event))
+            given = (X, y, None, eval_set, sample_weight)
+            watch = Watch(on_event=observer.on_event)
+            return self._call(given, watch, observer.on_photo, fresh=True)
 
     def partial_fit(
         self,
@@ -246,26 +212,53 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         with _lock_of(self):
             observer = observer_for(self.verbose, callback)
-            reader = self._reader(observer.on_photo)
-            data = reader.read_call(X, y, classes, eval_set, sample_weight)
-            kept = None if checkpoint is None else _path(checkpoint, "checkpoint")
-            return self._learn(reader.before, data, Watch(kept, on_event=observer.on_event))
+            given = (X, y, classes, eval_set, sample_weight)
+            kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
+            return self._call(given, Watch(kept, on_event=observer.on_event), observer.on_photo)
 
-    def _learn(self, before: Learned | None, data: CallData, watch: Watch) -> IncrementalClassifier:
-        seed = self._first_seed(watch) if before is None else before.basis.seed
+    def _call(
+        self,
+        given: tuple[Any, ...],
+        watch: Watch,
+        progress: Progress | None = None,
+        *,
+        fresh: bool = False,
+    ) -> IncrementalClassifier:
+        """Learn the arguments of a call, on one device or several; `fresh` starts from nothing."""
+        with self._job(partial(_follow, self, given, watch.checkpoint, fresh)) as job:
+            reader = self._reader(progress, fresh=fresh, job=job)
+            return self._learn(reader.before, reader.read_call(*given), watch, job)
+
+    def _job(self, follow: Follow) -> AbstractContextManager[Job | None]:
+        """Return a context with the ranks that learn together; None for one device."""
+        wanted = Devices(self.devices)
+        if wanted.size == 1:
+            return nullcontext()
+        return open_job(self.device, self.precision, wanted, follow)
+
+    def _learn(
+        self, before: Learned | None, data: CallData, watch: Watch, job: Job | None = None
+    ) -> IncrementalClassifier:
         what = f"learn {len(data.y)} samples of shape {data.layout.shape}"
         with needing_memory(what, FEWER), _naming_checkpoint(watch):
-            self._take(learn(before, self._params(), seed, data, watch))
+            self._take(learn(before, self._params(), self.random_state, data, watch, job))
         return self
 
-    def _reader(self, progress: Progress | None = None, *, fresh: bool = False) -> Reader:
+    def _reader(
+        self,
+        progress: Progress | None = None,
+        *,
+        fresh: bool = False,
+        job: Job | None = None,
+    ) -> Reader:
         """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
         before = None if fresh else getattr(self, "_learned", None)
-        return Reader(self, self._params(), before, progress)
+        ranks = ALONE if job is None else job.ranks
+        return Reader(self, self._params(), before, progress, ranks)
 
     def _take(self, learned: Learned) -> None:
         """Publish new knowledge; other threads see either the old or the new."""
-        layout = learned.basis.given
+        layout = learned.setup.given
         self._learned = learned
         self.classes_ = learned.labels.classes
         self.history_ = list(learned.history)
@@ -277,26 +270,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _params(self) -> dict[str, Any]:
         """Return the checked parameters in the form that files store."""
         params = self.get_params(deep=False)
-        params.pop("random_state")
+        for name in NOT_IN_PARAMS:
+            params.pop(name)
         return checked_params(params)
-
-    def _first_seed(self, watch: Watch) -> int:
-        """Return the seed of the first call; a resumed call uses the seed in its checkpoint."""
-        drawn = None
-        if self.random_state is None and watch.checkpoint is not None:
-            drawn = seed_on_file(watch.checkpoint)
-        return self._seed() if drawn is None else drawn
-
-    def _seed(self) -> int:
-        state = self.random_state
-        if isinstance(state, (int, np.integer)) and not isinstance(state, bool):
-            if state < 0:
-                raise InputError(f"random_state is {state}; it must be 0 or more")
-            return int(state)
-        try:
-            return int(check_random_state(state).randint(2**31 - 1))
-        except ValueError as error:
-            raise InputError(f"random_state is {str(state)[:80]!r}: {error}") from error
 
     # --- use --------------------------------------------------------------------------------
 
@@ -314,10 +290,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Returns:
             The labels, (N,).
 
-        Raises:
-            NotFittedError: If nothing has been learned.
-            InputError: If the samples do not have the form of those learned.
-
         Example:
             >>> classifier = IncrementalClassifier(model="mlp-small", epochs=20, random_state=0)
             >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
@@ -325,8 +297,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             ['low', 'high']
         """
         learned, scores = self._scores(X)
-        known = np.array(learned.labels.known)
-        labels: Array = known[scores.argmax(dim=1).numpy()]
+        labels: Array = np.array(learned.labels.known)[scores.argmax(dim=1).numpy()]
         if unknown is None:
             return labels
         learned.labels.check_kind(np.array([unknown]), "unknown")
@@ -334,17 +305,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return np.where(novel.numpy(), unknown, labels)
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each of `classes_`, (N, K).
+        """Return the probability of each of `classes_`, (N, K); 0 for a class that was never seen.
 
         Args:
             X: The samples; see `predict`.
-
-        Returns:
-            The probabilities; 0 for a class that was announced but never seen.
-
-        Raises:
-            NotFittedError: If nothing has been learned.
-            InputError: If the samples do not have the form of those learned.
 
         Example:
             >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
@@ -353,24 +317,18 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             (3, 2)
         """
         learned, scores = self._scores(X)
-        return _by_class(scores.double().softmax(dim=1).numpy(), 0.0, learned)
+        return learned.labels.by_class(scores.double().softmax(dim=1).numpy(), 0.0)
 
     def decision_function(self, X: Any) -> Array:
-        """Return the score of each of `classes_`, (N, K); higher means more likely.
+        """Return the score of each of `classes_`, (N, K); −∞ for a class that was never seen.
+
+        For two classes, as scikit-learn has it: the second class's score minus the first's, (N,).
 
         Args:
             X: The samples; see `predict`.
-
-        Returns:
-            The scores; −∞ for a class that was announced but never seen. For two classes, as
-            scikit-learn has it: the second class's score minus the first's, (N,).
-
-        Raises:
-            NotFittedError: If nothing has been learned.
-            InputError: If the samples do not have the form of those learned.
         """
         learned, scores = self._scores(X)
-        result = _by_class(scores.double().numpy(), -np.inf, learned)
+        result = learned.labels.by_class(scores.double().numpy(), -np.inf)
         return result[:, 1] - result[:, 0] if result.shape[1] == 2 else result
 
     def embed(self, X: Any) -> Array:
@@ -378,10 +336,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Args:
             X: The samples; see `predict`.
-
-        Raises:
-            NotFittedError: If nothing has been learned.
-            InputError: If the samples do not have the form of those learned.
 
         Example:
             >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
@@ -393,16 +347,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return learned.embeddings(self._reader_of(learned).read(X).x).numpy()
 
     def novelty(self, X: Any) -> Array:
-        """Return how unlike every learned class each sample is, (N,); higher is more unlike.
-
-        The novelty is the free energy of the scores (Liu et al. 2020).
+        """Return how unlike all learned classes samples are, (N,): their energy (Liu et al. 2020).
 
         Args:
             X: The samples; see `predict`.
-
-        Raises:
-            NotFittedError: If nothing has been learned.
-            InputError: If the samples do not have the form of those learned.
         """
         _, scores = self._scores(X)
         return energy(scores.double()).numpy()
@@ -414,10 +362,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             X: The samples; see `predict`.
             y: One known label per sample; datasets and folders contain their own.
             sample_weight: One weight of 0 or more per sample; None: all count the same.
-
-        Raises:
-            NotFittedError: If nothing has been learned.
-            InputError: If an argument cannot be used, or a class was never learned.
 
         Example:
             >>> classifier = IncrementalClassifier(model="mlp-small", epochs=20, random_state=0)
@@ -444,7 +388,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             Images (N, C, H, W) or rows (N, d), and labels (N,).
 
         Raises:
-            NotFittedError: If nothing has been learned.
             InputError: If only embeddings of photos are stored (`keep_images=False`).
 
         Example:
@@ -476,7 +419,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             The classifier itself.
 
         Raises:
-            NotFittedError: If nothing has been learned.
             InputError: If the class is unknown or the only one, or X are not its samples.
 
         Example:
@@ -502,7 +444,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _reader_of(self, learned: Learned) -> Reader:
         """Return what reads samples to predict with this knowledge."""
         here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
-        return Reader(self, {**learned.basis.params, **here}, learned)
+        return Reader(self, {**learned.setup.params, **here}, learned)
 
     def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
         """Return the present knowledge, and its scores of the known classes, (N, K)."""
@@ -525,12 +467,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             path: The file; an existing file is replaced.
 
         Raises:
-            NotFittedError: If nothing has been learned.
             MissingPackageError: If the extra is not installed.
             InputError: If the method's predictions are not those of a network.
             FileError: If the file cannot be written.
         """
-        write_onnx(self._fitted(), _path(path, "path"))
+        write_onnx(self._fitted(), read_path(path))
 
     def _html_repr(self) -> str:
         """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
@@ -540,22 +481,24 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             for field in fields(self)
             if params[field.name] is not field.default and params[field.name] != field.default
         }
-        return notebook.table(type(self).__name__, getattr(self, "_learned", None), changed)
+        return table(type(self).__name__, getattr(self, "_learned", None), changed)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learned")
 
     # --- files ------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, include_exemplars: bool = True) -> None:
         """Write the classifier to one file, completely or not at all. See docs/files.md.
 
         Args:
             path: The file; an existing file is replaced.
+            include_exemplars: Whether the file contains exemplars and held-out samples. A file
+                without them predicts the same. It learns more only if its method replays nothing,
+                such as `ridge`, and it cannot recognise unknown classes.
 
         Raises:
-            NotFittedError: If nothing has been learned.
-            InputError: If a parameter is invalid.
+            InputError: If predictions need the exemplars (`icarl`, `scr`), and they are excluded.
             FileError: If the file cannot be written, for example because the disk is full.
             FileInUseError: If another process keeps writing the file.
 
@@ -569,13 +512,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             >>> again.classes_.tolist()
             ['a', 'b']
         """
-        self._fitted()
-        path = _path(path)
+        learned = self._fitted()
+        path = read_path(path)
         with locked(path, timeout=SAVE_SECONDS), needing_memory(f"write {path}", "free some"):
-            self._write(path)
+            self._write(path, learned if include_exemplars else learned.without_samples())
 
-    def _write(self, path: str | os.PathLike[str]) -> None:
-        file.write(path, self._params(), self.random_state, self._fitted())
+    def _write(self, path: str | os.PathLike[str], learned: Learned | None = None) -> None:
+        file.write(path, self._params(), self.random_state, learned or self._fitted())
 
     @classmethod
     def load(
@@ -600,12 +543,97 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         See `save` for an example.
         """
-        path, names = _path(path), [field.name for field in fields(cls)]
+        path = read_path(path)
+        defaults = {f.name: f.default for f in fields(cls) if f.name != "devices"}
         with needing_memory(f"load {path}", "free some memory"):
-            params, learned = file.read(path, names, model, device, weights)
+            params, learned = file.read(path, defaults, model, device, weights)
         classifier = cls(**params)
         classifier._take(learned)
         return classifier
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        include_exemplars: bool = False,
+        private: bool | None = None,
+        token: str | None = None,
+        revision: str | None = None,
+        license: str | None = None,  # noqa: A002 – the Hub's name
+    ) -> str:
+        """Upload the classifier and a model card to the Hugging Face Hub in one commit.
+
+        It needs the extra `gradmix[hub]`. Each call replaces the classifier and the card. The card
+        is generated from the reports. See docs/guides/hub.md.
+
+        Args:
+            repo_id: The repository, "user/name"; it is created if it does not exist.
+            include_exemplars: Whether to upload exemplars and held-out samples, which may be real
+                photos; see `save`.
+            private: Whether a new repository is private; None: the Hub's default.
+            token: An access token; None: that of `hf auth login`.
+            revision: The branch; None: the main branch.
+            license: The Hub's name of a licence for the card, for example "mit".
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            MissingPackageError: If the extra is not installed.
+            InputError: If `repo_id` is invalid, or predictions need the exemplars.
+            FileError: If the upload fails.
+        """
+        place = hub.Place(repo_id, revision, token)
+        return hub.push(self, place, include_exemplars, private, license)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        local_files_only: bool = False,
+        model: nn.Module | None = None,
+        device: str | None = None,
+        weights: str | os.PathLike[str] | None = None,
+    ) -> IncrementalClassifier:
+        """Return a classifier from the Hugging Face Hub; nothing in its file is executed.
+
+        It needs the extra `gradmix[hub]`. See docs/guides/hub.md.
+
+        Args:
+            repo_id: The repository, "user/name".
+            revision: A branch, a tag or a commit; None: the main branch.
+            token: An access token for private repositories; None: that of `hf auth login`.
+            cache_dir: The folder of downloaded files; None: the Hub's default.
+            local_files_only: Use the downloaded file and no network.
+            model: See `load`.
+            device: See `load`.
+            weights: See `load`.
+
+        Raises:
+            MissingPackageError: If the extra is not installed.
+            InputError: If `repo_id` is invalid, or `model`, `device` or `weights` does not fit.
+            FileError: If the download fails, or the file is damaged.
+        """
+        place = hub.Place(repo_id, revision, token)
+        path = hub.download(place, cache_dir, local_files_only)
+        return cls.load(path, model=model, device=device, weights=weights)
+
+
+def _follow(
+    classifier: IncrementalClassifier,
+    given: tuple[Any, ...],
+    checkpoint: str | os.PathLike[str] | None,
+    fresh: bool,
+    job: Job,
+) -> None:
+    """Learn a call with rank 0, which shows and writes everything."""
+    warnings.simplefilter("ignore", DataWarning)
+    reader = classifier._reader(fresh=fresh, job=job)
+    classifier._learn(reader.before, reader.read_call(*given), Watch(checkpoint), job)
 
 
 _LOCKS: WeakKeyDictionary[IncrementalClassifier, threading.RLock] = WeakKeyDictionary()
@@ -627,16 +655,6 @@ def _scores(inputs: Inputs, learned: Learned) -> Tensor:
         return learned.scores(inputs.x)
 
 
-def _by_class(values: Array, unseen: float, learned: Learned) -> Array:
-    """Return columns of known classes (N, known) in the order of `classes_`, (N, K)."""
-    columns = learned.labels.columns
-    result = np.full((len(values), len(columns)), unseen)
-    for column, label in enumerate(columns):
-        if label is not None:
-            result[:, column] = values[:, label]
-    return result
-
-
 @contextmanager
 def _naming_checkpoint(watch: Watch) -> Iterator[None]:
     """Turn an error of the file system into a FileError that names the checkpoint."""
@@ -649,7 +667,11 @@ def _naming_checkpoint(watch: Watch) -> Iterator[None]:
         raise FileError(f"{name} cannot be used: {error.strerror or error}") from error
 
 
-def _path(path: Any, name: str = "path") -> str | os.PathLike[str]:
-    if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"{name} is a {type(path).__name__}; give the name of a file")
-    return path
+def _full_docstring() -> str:
+    """Return the class's docstring with its parameters as `gradmix/settings.py` declares them."""
+    names = [field.name for field in fields(IncrementalClassifier)]
+    short = cleandoc(IncrementalClassifier.__doc__ or "")
+    return short.replace("    PARAMETERS\n", classifier_help(names, indent=4))
+
+
+IncrementalClassifier.__doc__ = _full_docstring()

@@ -1,109 +1,252 @@
-"""Choose what the caller left open from the data."""
+"""The classifier's parameters: checks, and the choice of what the caller left open.
+
+`Setup` is what the first call settles: the form of the samples, the network, the normalisation.
+Each call asks it for the design of its training.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gradmix.classifier.features import (
-    Features,
-    default_backbone,
-    features_of,
-)
-from gradmix.classifier.inputs import Layout
-from gradmix.classifier.params import (
-    budget,
-    check_memory,
-    choose_method,
-    choose_mix,
-    is_fine_tuned,
-    named_transforms,
-    names_backbone,
-    shared,
-)
-from gradmix.errors import InputError
-from gradmix.methods import find_method
+from gradmix._setting_types import Settings
+from gradmix.classifier.inputs import Layout, reading
+from gradmix.classifier.photos import default_backbone, published_backbone
+from gradmix.criterion import find_head
+from gradmix.data.augment import TRANSFORMS
+from gradmix.data.statistics import channel_statistics, check_statistics
+from gradmix.errors import InputError, UnknownNameError
+from gradmix.methods import Method, find_method
+from gradmix.methods.base import read_options
 from gradmix.mixing import parse_recipe
+from gradmix.models import MODELS, adapt, build_empty_model, build_model, load_backbone, new_linear
+from gradmix.models.finetune import fine_tune
+from gradmix.models.pretrained import PRETRAINED, Backbone, is_pretrained, load_pretrained
+from gradmix.randomness import RandomStreams
+from gradmix.ranks import ALONE, Ranks
 from gradmix.settings import (
+    CONVOLUTIONAL_PRESET,
+    FEW_STEPS_PRESET,
     CriterionSettings,
     MixSettings,
     TrainingSettings,
+    check,
+    check_classifier,
 )
 from gradmix.training.build import Design
 
+FIXED = (
+    *("method", "model", "head_size", "exemplars_per_class", "memory_total"),
+    *("holdout_per_class", "keep_images", "image_size", "mean", "std", "weights", "finetune"),
+)
+"""Parameters that cannot change between calls of partial_fit."""
 EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
 """Default number of epochs: EPOCHS, or more up to MOST_EPOCHS until there are STEPS steps."""
 FINE_TUNE_EPOCHS = 5
 """Default number of epochs with layers of a pretrained backbone: an epoch takes long on a CPU."""
-SMALL_TAU, MANY_STEPS = 0.5, 2000
-"""The τ of gradmix+ below this number of steps; see docs/classifier.md."""
+MANY_STEPS = 2000
+"""gradmix+ uses `FEW_STEPS_PRESET` below this number of steps; see docs/classifier.md."""
 SMALL_GREY, SMALL = 32, 16
 """Largest side in pixels of grey images, and of any images, for which an MLP is chosen."""
-USUAL: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.0, "schedule": "steps"}
-CONVOLUTIONAL: dict[str, Any] = {"lr": 0.05, "weight_decay": 5e-4, "schedule": "cosine"}
-"""Defaults of CNNs and ResNets trained from scratch; docs/photos.md has the measurements."""
 HELD_OUT = 10
 """Photos held out per class with a backbone: for two classes, enough for 5% false alarms."""
 
+Params = Mapping[str, Any]
+Numbers = tuple[float, ...]
 
-def choose_holdout(params: Mapping[str, Any], features: Features | None) -> int:
-    """Return the samples per class that are only used for measuring."""
-    given, each = params["holdout_per_class"], params["exemplars_per_class"]
-    if given is not None:
-        return int(given)
-    photos = features is not None and params["memory_total"] is None
-    return min(HELD_OUT, each // 3) if photos else 0
+# --- checks ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CallPlan:
-    """What one call trains: every open parameter is chosen."""
+def checked_params(params: Params) -> dict[str, Any]:
+    """Return parameters as files store them, checked: plain numbers, lists and dicts."""
+    with reading("a parameter"):
+        plain = {name: _plain(value) for name, value in params.items()}
+        check_params(plain)
+    return plain
 
-    design: Design
-    transforms: tuple[str, ...]
+
+def _plain(value: Any) -> Any:
+    """Return a parameter without NumPy and PyTorch types; networks stay."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        value = value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def check_params(params: Params) -> None:
+    """Check every parameter by itself and with the others; the InputError names the invalid one."""
+    transforms = () if params["transforms"] is None else params["transforms"]
+    check_classifier({**params, "transforms": transforms})
+    _check_model(params)
+    for name in _named_transforms(params["transforms"], photos=False):
+        if name not in TRANSFORMS:
+            raise UnknownNameError("transform", name, TRANSFORMS)
+    frozen = names_backbone(params) and not is_fine_tuned(params)
+    kind = find_method(choose_method(params["method"], "linear" if frozen else params["model"]))
+    if is_fine_tuned(params) and not kind.trains:
+        raise InputError(
+            f"finetune is {params['finetune']!r}, and {params['method']} trains no layers; omit one"
+        )
+    mix = choose_mix(params["mix"], kind.replays, images=False)
+    kind.check_mix(parse_recipe(**{**_given(MixSettings, params), "mix": mix}))
+    if params["head_size"] is not None and kind.grows:
+        raise InputError(
+            f"head_size is {params['head_size']}; give None: the head of {params['method']} grows"
+        )
+    kind.check_selection(params["exemplar_selection"])
+    kind.check_adjustment(params["logit_adjustment"])
+    read_options(kind.options_type, dict(params["options"] or {}))
+    _check_memory(params, kind if params["method"] != "auto" or frozen else None)
+
+
+def _check_model(params: Params) -> None:
+    model, shown = params["model"], repr(str(params["model"])[:40])
+    if params["finetune"] is not None and not names_backbone(params):
+        raise InputError(
+            f"finetune is {params['finetune']!r}, which is for pretrained backbones, and model is "
+            f"{shown}; give the backbone as model="
+        )
+    if params["weights"] is not None and not (names_backbone(params) or model in MODELS):
+        raise InputError(
+            f"weights is {params['weights']!r}, and model is {shown}; name the network that has "
+            "these weights, or give a module and finetune="
+        )
+    if isinstance(model, nn.Module):
+        if params["finetune"] is None:
+            find_head(model)
+    elif not isinstance(model, str):
+        raise InputError(f"model is {str(model)[:80]!r}; give a name, 'auto' or a torch.nn.Module")
+    elif model not in MODELS and model != "auto" and not is_pretrained(model):
+        raise UnknownNameError("model", model, [*MODELS, *PRETRAINED, "timm/NAME", "auto"])
+
+
+def _memory_params(params: Params) -> tuple[int | None, int | None, int | None]:
+    each, total = params["exemplars_per_class"], params["memory_total"]
+    return each, total, params["holdout_per_class"]
+
+
+def _check_memory(params: Params, kind: type[Method] | None) -> None:
+    """Check the size of the memory; `kind` is the method, None if the data decide about it."""
+    each, total, held = _memory_params(params)
+    if total is not None:
+        return
+    if each is None:
+        raise InputError("exemplars_per_class and memory_total are None; give one of them")
+    if kind is not None:
+        kind.check_memory(each)
+    least = 1 if kind is not None and kind.replays else 0  # exemplars for replay
+    if each and held is not None and held > each - least:
+        raise InputError(
+            f"holdout_per_class is {held} of {each} exemplars_per_class; leave at least one for "
+            "replay"
+        )
+    if not each and held:
+        raise InputError(
+            f"holdout_per_class is {held} and exemplars_per_class is 0; held-out samples are "
+            "stored, too: set one of them to another number"
+        )
+
+
+def budget(params: Params, classes: int) -> tuple[int | None, int | None]:
+    """Return the exemplars for replay, per class or in total, when so many classes are known."""
+    each, total, held = _memory_params(params)
+    held = held or 0  # None: not chosen yet
+    if total is None:
+        assert each is not None
+        return each - held, None
+    left = total - held * classes
+    if left < classes:
+        raise InputError(
+            f"memory_total is {total}; {classes} classes need at least {classes * (held + 1)}: "
+            f"{held} of each class for measuring and one for replay"
+        )
+    return None, left
+
+
+def _given(group: type[Settings], params: Params) -> dict[str, Any]:
+    """Return the settings of a group that the classifier has as parameters and that are set."""
+    names = (name for name in group.model_fields if name in params)
+    return {name: params[name] for name in names if params[name] is not None}
+
+
+# --- choices --------------------------------------------------------------------------------
+
+
+def is_fine_tuned(params: Params) -> bool:
+    """Whether layers of a pretrained backbone are trained."""
+    return params["finetune"] in ("last", "all")
+
+
+def names_backbone(params: Params) -> bool:
+    """Whether `model` is a backbone: the name of one, or a module that is to be fine-tuned."""
+    model = params["model"]
+    if isinstance(model, nn.Module):
+        return params["finetune"] is not None
+    return not _is_auto(model) and is_pretrained(model)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def choose_backbone(params: Params, layout: Layout | None) -> Backbone | None:
+    """Return the backbone of the first call: the named one, or the default for photos.
+
+    The layout of photos in files is None: they are read after this. MissingPackageError if the
+    weights of a named backbone are not installed.
+    """
+    if not _is_auto(params["model"]):
+        return find_backbone(params)
+    small = layout is not None and (not layout.images or _is_small(layout))
+    name = None if small else default_backbone()
+    return None if name is None else find_backbone({**params, "model": name})
+
+
+def find_backbone(params: Params) -> Backbone | None:
+    """Return the backbone that `model` names, or a copy of the one that it is; None for networks.
+
+    Raises:
+        InputError: If the weights do not fit, or a module cannot embed photos.
+    """
+    model, weights, size = params["model"], params["weights"], params["image_size"]
+    own = {name: params[name] for name in ("mean", "std") if params[name] is not None}
+    if not names_backbone(params):
+        return None
+    if isinstance(model, str) and own:
+        raise InputError(
+            f"mean is {params['mean']} and std is {params['std']}; omit them: {model} has its own "
+            "normalisation"
+        )
+    if isinstance(model, str) and weights is None:
+        return published_backbone(model, size)
+    with reading("model or weights"):
+        loaded = load_pretrained(copy.deepcopy(model), weights=weights, input_size=size)
+    changed = {name: tuple(value / 255 for value in values) for name, values in own.items()}
+    return replace(loaded, **changed)  # type: ignore[arg-type]
 
 
 def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -> str | nn.Module:
     """Return the network: an MLP for rows and small images, otherwise a convolutional one."""
-    if not (isinstance(given, str) and given == "auto"):
+    if not _is_auto(given):
         return given
     if not layout.images or _is_small(layout):
         return "mlp"
     return "cnn" if device.type == "cpu" else "resnet18"
-
-
-def choose_features(params: Mapping[str, Any], layout: Layout | None) -> Features | None:
-    """Return the backbone of the first call: the named one, or the default for photos.
-
-    Args:
-        params: The classifier's parameters.
-        layout: The form of the samples; None for photos in files, which are read after this.
-
-    Raises:
-        MissingPackageError: If the weights of a named backbone are not installed.
-    """
-    name = params["model"]
-    if isinstance(name, str) and name == "auto":
-        small = layout is not None and (not layout.images or _is_small(layout))
-        name = None if small else default_backbone()
-    return pretrained({**params, "model": name})
-
-
-def pretrained(params: Mapping[str, Any]) -> Features | None:
-    """Return the backbone that `model` names or is; None if it is a network."""
-    model, mean, std = params["model"], params["mean"], params["std"]
-    if not names_backbone(params):
-        return None
-    if isinstance(model, str) and (mean is not None or std is not None):
-        raise InputError(
-            f"mean is {mean} and std is {std}; omit them: {model} has its own normalisation"
-        )
-    return features_of(model, params["image_size"], params["weights"], mean, std)
 
 
 def _is_small(layout: Layout) -> bool:
@@ -112,76 +255,236 @@ def _is_small(layout: Layout) -> bool:
     return (max(sides) <= SMALL_GREY and channels == 1) or min(sides) < SMALL
 
 
-def plan_call(
-    params: Mapping[str, Any],
-    model: str | nn.Module,
+def choose_method(given: str, model: str | nn.Module) -> str:
+    """Return the method; on frozen features the default is ridge regression."""
+    if given != "auto":
+        return given
+    return "ridge" if isinstance(model, str) and model == "linear" else "er"
+
+
+def choose_mix(given: str, replays: bool, *, images: bool) -> str:
+    """Return the mix; gradient partners need a memory, and lose to remix in image networks."""
+    if given != "auto":
+        return given
+    return "none" if not replays else "remix" if images else "gradmix+"
+
+
+def choose_holdout(params: Params, backbone: Backbone | None) -> int:
+    """Return the samples per class that are only used for measuring."""
+    each, total, given = _memory_params(params)
+    if given is not None:
+        return int(given)
+    if backbone is None or total is not None or each is None:
+        return 0
+    return min(HELD_OUT, each // 3)
+
+
+def _named_transforms(given: Any, photos: bool) -> tuple[str, ...]:
+    """Return the names of transforms; "auto" means crops and flips for photos."""
+    if _is_auto(given):
+        return ("crop", "flip") if photos else ()
+    names: tuple[str, ...] = () if given is None else check("transforms", given)
+    return names
+
+
+# --- what the first call settles ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the first call settles."""
+
+    params: dict[str, Any]  # of the last call; those in `FIXED` never change
+    layout: Layout  # of samples
+    model: str | nn.Module  # the network by name, or the caller's
+    mean: Numbers  # per channel or column
+    std: Numbers
+    seed: int
+    backbone: Backbone | None = None  # turns photos into the samples, if there is one
+
+    @property
+    def given(self) -> Layout:
+        """The form of the samples that callers give: photos, or the samples themselves."""
+        return self.layout if self.backbone is None else photo_layout(self.backbone)
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return choose_method(self.params["method"], self.model)
+
+    @property
+    def image_network(self) -> bool:
+        """Whether the network is made for images."""
+        kinds = ("cnn", "resnet", "vit")
+        named = isinstance(self.model, str) and self.model.startswith(kinds)
+        return named or is_fine_tuned(self.params)
+
+    def outputs(self, known: int) -> int:
+        """Return the outputs of a new network when so many classes are known."""
+        size = self.params["head_size"]
+        return known if size is None else int(size)
+
+    def with_params(self, params: Params) -> Setup:
+        """Return the setup of another call; InputError if a parameter differs that must not."""
+        if params["holdout_per_class"] is None:
+            params = {**params, "holdout_per_class": self.params["holdout_per_class"]}
+        for name in FIXED:
+            was = self.params[name]
+            if params[name] is not was and params[name] != was:
+                raise InputError(
+                    f"{name} is {params[name]!r} and was {was!r} in the first call; set it back, "
+                    "or call fit to start again"
+                )
+        return replace(self, params=dict(params))
+
+    def design(self, samples: int, classes: int) -> Design:
+        """Return what a call with so many samples trains; `classes` are known after it."""
+        params, kind = self.params, find_method(self.method)
+        self._check_method(kind)
+        steps = max(1, samples // params["batch_size"])
+        epochs = self._epochs(steps)
+        mix = choose_mix(params["mix"], kind.replays, images=self.image_network)
+        few = mix == "gradmix+" and epochs * steps < MANY_STEPS
+        mixing = {**(FEW_STEPS_PRESET if few else {}), **_given(MixSettings, params), "mix": mix}
+        each, total = budget(params, classes)
+        return Design(
+            method=self.method,
+            recipe=parse_recipe(**mixing),
+            settings=self._training(epochs),
+            options=tuple(dict(params["options"] or {}).items()),
+            exemplars_per_class=each,
+            memory_total=total,
+            criterion=CriterionSettings(**_given(CriterionSettings, params)),
+            selection=params["exemplar_selection"],
+        )
+
+    def _check_method(self, kind: type[Method]) -> None:
+        params = self.params
+        _check_memory(params, kind)
+        if self.layout.images and kind.replays and not params["keep_images"]:
+            raise InputError(
+                f"keep_images is False, and {self.method} replays images; use a pretrained "
+                "backbone, whose embeddings it can replay, or omit keep_images"
+            )
+        if params["early_stopping"] and not kind.trains:
+            raise InputError(f"early_stopping is True, but {self.method} has no epochs; omit it")
+
+    def _epochs(self, steps: int) -> int:
+        if self.params["epochs"] is not None:
+            return int(self.params["epochs"])
+        if is_fine_tuned(self.params):
+            return FINE_TUNE_EPOCHS
+        return min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
+
+    def _training(self, epochs: int) -> TrainingSettings:
+        params, given = self.params, _given(TrainingSettings, self.params)
+        convolutional = isinstance(self.model, str) and self.model.startswith(("cnn", "resnet"))
+        usual = CONVOLUTIONAL_PRESET if convolutional else {}
+        if given["lr_steps"]:
+            usual = {**usual, "schedule": "steps"}
+        head = "growing" if params["head_size"] is None else "fixed"
+        return TrainingSettings(**{**usual, **given, "epochs": epochs, "head": head})
+
+    def transforms(self) -> tuple[str, ...]:
+        """Return the names of the transforms of training images."""
+        shape, usual = self.layout.shape, self.layout.images and self.layout.shape[0] in (1, 3)
+        names = _named_transforms(self.params["transforms"], self.image_network and usual)
+        if names and not usual:
+            raise InputError(
+                f"transforms is {list(names)}; transforms need images with 1 or 3 channels, and "
+                f"these samples have shape {shape}"
+            )
+        return names
+
+    def new_method(
+        self,
+        design: Design,
+        outputs: int,
+        num_classes: int,
+        streams: RandomStreams,
+        *,
+        loads: bool,
+        ranks: Ranks = ALONE,
+    ) -> Method:
+        """Return a method with a new network; `loads`: saved weights will replace its weights."""
+
+        def network(generator: torch.Generator) -> nn.Module:
+            return self._network(outputs, generator, loads)
+
+        shape, mean, std = self.layout.shape, self.mean, self.std
+        return design.build(network, num_classes, shape, mean, std, streams, ranks)
+
+    def _network(self, outputs: int, generator: torch.Generator, loads: bool) -> nn.Module:
+        params = self.params
+        if is_fine_tuned(params):
+            backbone = find_backbone({**params, "weights": None} if loads else params)
+            assert backbone is not None
+            return fine_tune(backbone, outputs, params["finetune"], generator=generator)
+        if isinstance(self.model, str):
+            if loads:
+                return build_empty_model(self.model, self.layout.shape, outputs)
+            built = build_model(self.model, self.layout.shape, outputs, generator=generator)
+            if params["weights"] is not None and self.backbone is None:
+                with reading("weights"):
+                    load_backbone(built, params["weights"])
+            return built
+        network: Any = adapt(copy.deepcopy(self.model))
+        head = network.head
+        if head.out_features != outputs:
+            bias = head.bias is not None
+            network.head = new_linear(head.in_features, outputs, bias, generator=generator)
+        return cast(nn.Module, network)
+
+
+def photo_layout(backbone: Backbone) -> Layout:
+    """Return the form of the photos that a backbone takes."""
+    return Layout((3, backbone.input_size, backbone.input_size))
+
+
+def first_setup(
+    params: Params,
+    seed: int,
+    x: Tensor,
     layout: Layout,
-    samples: int,
-    classes: int,
-) -> CallPlan:
-    """Return what a call trains.
+    backbone: Backbone | None,
+    device: torch.device,
+) -> Setup:
+    """Return the setup of a first call with samples x, which `backbone` may have embedded."""
+    params = {**params, "holdout_per_class": choose_holdout(params, backbone)}
+    size = layout.shape[0]
+    if backbone is not None:
+        return Setup(params, layout, "linear", (0.0,) * size, (1.0,) * size, seed, backbone)
+    if is_fine_tuned(params):  # the network has its own normalisation, of values from 0 to 1
+        return Setup(params, layout, params["model"], (0.0,) * size, (255.0,) * size, seed)
+    model = choose_model(params["model"], layout, device)
+    mean, std = _normalisation(params, model, x, layout)
+    return Setup(params, layout, model, mean, std, seed)
 
-    Args:
-        params: The classifier's parameters.
-        model: The network, chosen by `choose_model`.
-        layout: The form of the samples.
-        samples: The number of samples of the call.
-        classes: The number of classes known after the call.
-    """
-    tuned = is_fine_tuned(params)
-    steps = max(1, samples // params["batch_size"])
-    epochs = params["epochs"]
-    if epochs is None and tuned:
-        epochs = FINE_TUNE_EPOCHS
-    elif epochs is None:
-        epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
-    images = tuned or (isinstance(model, str) and model.startswith(("cnn", "resnet", "vit")))
-    method = choose_method(params["method"], model)
-    kind = find_method(method)
-    check_memory(params, kind)
-    if layout.images and kind.replays and not params["keep_images"]:
+
+def _normalisation(
+    params: Params, model: str | nn.Module, x: Tensor, layout: Layout
+) -> tuple[Numbers, Numbers]:
+    """Return mean and standard deviation as given, or those of the first data."""
+    size = layout.shape[0]
+    mean, std = (0.0,) * size, (1.0,) * size
+    # Statistics of the first data would make closed forms depend on the order of the calls.
+    if find_method(choose_method(params["method"], model)).trains:
+        mean, std = channel_statistics(x)
+    mean = mean if params["mean"] is None else _numbers("mean", params["mean"])
+    std = std if params["std"] is None else _numbers("std", params["std"])
+    check_statistics(mean, std, size)
+    if layout.images and params["std"] is not None and max(std) < 1:
         raise InputError(
-            f"keep_images is False, and {method} replays images; use a pretrained backbone, whose "
-            "embeddings it can replay, or omit keep_images"
+            f"std is {std}; give mean and std of images for bytes, 0 to 255, even if X has floats "
+            "from 0 to 1: multiply both by 255"
         )
-    if params["early_stopping"] and not kind.trains:
-        raise InputError(f"early_stopping is True, but {method} has no epochs; omit it")
-    mix = choose_mix(params["mix"], kind.replays, images=images)
-    small_tau = SMALL_TAU if mix == "gradmix+" and epochs * steps < MANY_STEPS else None
-    tau = small_tau if params["tau"] is None else params["tau"]
-    from_scratch = images and not tuned and not str(model).startswith("vit")
-    each, total = budget(params, classes)
-    design = Design(
-        method=method,
-        recipe=parse_recipe(**{**shared(MixSettings, params), "mix": mix, "tau": tau}),
-        settings=_training_settings(params, epochs, CONVOLUTIONAL if from_scratch else USUAL),
-        options=tuple(dict(params["options"] or {}).items()),
-        exemplars_per_class=each,
-        memory_total=total,
-        criterion=CriterionSettings(**shared(CriterionSettings, params)),
-        selection=params["exemplar_selection"],
-    )
-    return CallPlan(design, _transforms_for(params, layout, images))
+    return mean, std
 
 
-def _transforms_for(params: Mapping[str, Any], layout: Layout, images: bool) -> tuple[str, ...]:
-    usual = layout.images and layout.shape[0] in (1, 3)
-    transforms = named_transforms(params["transforms"], images and usual)
-    if transforms and not usual:
+def _numbers(name: str, given: Any) -> Numbers:
+    try:
+        return tuple(map(float, given))
+    except Exception as error:
         raise InputError(
-            f"transforms is {list(transforms)}; transforms need images with 1 or 3 channels, and "
-            f"these samples have shape {layout.shape}"
-        )
-    return transforms
-
-
-def _training_settings(
-    params: Mapping[str, Any], epochs: int, usual: Mapping[str, Any]
-) -> TrainingSettings:
-    """Return the settings of a call; `usual` has the values of parameters that are None."""
-    head = "growing" if params["head_size"] is None else "fixed"
-    given = shared(TrainingSettings, params)
-    chosen = {name: value for name, value in usual.items() if given[name] is None}
-    if given["lr_steps"] and given["schedule"] is None:
-        chosen["schedule"] = "steps"
-    return TrainingSettings(**{**given, **chosen, "epochs": epochs, "head": head})
+            f"{name} is {str(given)[:80]!r}; give a number for each channel or column"
+        ) from error

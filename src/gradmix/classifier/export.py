@@ -40,15 +40,13 @@ class ClassifierNetwork(nn.Module):
 
     def __init__(self, learned: Learned) -> None:
         super().__init__()
-        basis = learned.basis
+        setup, backbone = learned.setup, learned.setup.backbone
         self.classes = list(learned.labels.known)
-        mean, std, self.backbone = basis.mean, basis.std, None
-        if basis.features is not None:
-            backbone = basis.features.backbone
-            mean = tuple(255 * value for value in backbone.mean)
-            std = tuple(255 * value for value in backbone.std)
+        mean, std, self.backbone = setup.mean, setup.std, None
+        if backbone is not None:
+            mean, std = (tuple(255 * v for v in part) for part in (backbone.mean, backbone.std))
             self.backbone = fold_batch_norms(backbone.module).cpu()
-        shape = (1, -1, 1, 1) if basis.given.images else (1, -1)
+        shape = (1, -1, 1, 1) if setup.given.images else (1, -1)
         self.register_buffer("mean", torch.tensor(mean).view(shape))
         self.register_buffer("scale", torch.tensor(std).view(shape).reciprocal())
         self.network = learned.method.predictor_module().cpu().eval()
@@ -75,7 +73,7 @@ def write_onnx(learned: Learned, path: str | os.PathLike[str]) -> None:
     """
     onnx = _import_onnx()
     network = ClassifierNetwork(learned).eval()
-    given = learned.basis.given
+    given = learned.setup.given
     kind = torch.uint8 if given.images else torch.float32
     example = torch.zeros(2, *given.shape, dtype=kind)
     with tempfile.TemporaryDirectory() as folder:

@@ -11,17 +11,16 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from gradmix.classifier.inputs import is_out_of_memory
-from gradmix.classifier.labels import Label, as_array
-from gradmix.classifier.params import check_params
-from gradmix.classifier.pictures import PicturesState
+from gradmix.classifier.defaults import check_params
+from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
+from gradmix.classifier.photos import PicturesState
 from gradmix.classifier.report import Report
 from gradmix.classifier.state import CONTENTS, Learned, from_state
 from gradmix.errors import FileError, InputError, MissingPackageError
@@ -30,20 +29,15 @@ from gradmix.files.schema import Schema, refuse, validate
 from gradmix.training.build import pick_device
 from gradmix.training.state_schema import MemoryState, SamplesState, TrainingState
 
-if TYPE_CHECKING:
-    pass
-
 KIND = "classifier"
 PROBES, PROBE_NUMBERS = 16, 2**16
 """Samples, and input numbers in total, for the check that predictions are finite."""
-IDENTITY = ("parameters", "seed", "past", "data")
-
-ADDED: dict[str, Any] = {
-    **{"weights": None, "finetune": None, "verbose": 0, "exemplar_selection": None},
-    **{"optimizer": "sgd", "schedule": "steps", "warmup": 0.0, "clip_norm": None},
-    **{"label_smoothing": 0.0, "backbone_lr_scale": 0.1},
-}
-"""Parameters that earlier files lack, beside `keep_images`, and what they were then."""
+ADDED = (
+    *("weights", "finetune", "keep_images", "verbose", "exemplar_selection", "optimizer"),
+    *("schedule", "warmup", "clip_norm", "label_smoothing", "backbone_lr_scale"),
+    *("gradient", "mix_first_task", "logit_adjustment"),
+)
+"""Parameters that earlier files lack. They had the defaults, except `schedule`."""
 
 FilePath = str | os.PathLike[str]
 
@@ -54,11 +48,7 @@ _Seen = Annotated[int, Field(ge=1)]
 
 
 def _check_samples(
-    name: str,
-    samples: SamplesState | None,
-    shape: Sequence[int],
-    known: int,
-    *also: torch.dtype,
+    name: str, samples: SamplesState | None, shape: Sequence[int], known: int, *also: torch.dtype
 ) -> None:
     """Check samples against their form and the number of classes; `also` are other types."""
     if samples is None or not len(samples.y):
@@ -93,12 +83,9 @@ def _check_plain(value: Any) -> None:
     """Refuse tensors among parameters."""
     if isinstance(value, Tensor):
         refuse("contains a tensor")
-    for part in value.values() if isinstance(value, dict) else value if _is_list(value) else ():
+    parts = value.values() if isinstance(value, dict) else value
+    for part in parts if isinstance(value, (dict, list, tuple)) else ():
         _check_plain(part)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 class _Features(Schema):
@@ -182,17 +169,13 @@ class ClassifierState(Schema):
 def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned: Learned) -> int:
     """Write a classifier file; return its size in bytes.
 
-    Args:
-        path: The file.
-        params: The classifier's parameters, which may have changed since the last call.
-        random_state: Its seed; a generator is not stored.
-        learned: Its knowledge.
+    The parameters may have changed since the last call. A seed is stored, a generator is not.
     """
     state = learned.to_state()
     changed = {
         name: value
         for name, value in params.items()
-        if not isinstance(value, nn.Module) and value != learned.basis.params[name]
+        if not isinstance(value, nn.Module) and value != learned.setup.params[name]
     }
     if changed:  # parameters set since the last call; the knowledge belongs to the others
         state["changed"] = changed
@@ -206,7 +189,7 @@ def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned:
 
 def read(
     path: FilePath,
-    names: Sequence[str],
+    defaults: Mapping[str, Any],
     model: Any = None,
     device: str | None = None,
     weights: FilePath | None = None,
@@ -215,7 +198,7 @@ def read(
 
     Args:
         path: The file.
-        names: The names of the classifier's parameters.
+        defaults: The classifier's parameters with their defaults, which earlier files may lack.
         model: The network, if the caller provided one when the classifier learned.
         device: Another device than the saved one.
         weights: Another place of the file with the backbone's weights than the saved one.
@@ -225,15 +208,17 @@ def read(
         InputError: If `model`, `device` or `weights` does not fit.
     """
     if device is not None:
-        _check_device(device)
+        _check_device(device, None)
     state = read_state_file(path, KIND)
     _check_contents(path, state.get("contents"))
     if isinstance(state.get("params"), dict):
-        for name, value in {**ADDED, "keep_images": "features" not in state}.items():
-            state["params"].setdefault(name, value)
+        earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
+        for name in ADDED:
+            state["params"].setdefault(name, earlier[name])
     with _blaming(path):
         checked = validate(ClassifierState, state, path)
-    if {*checked.params, "random_state"} != {*names} or not {*checked.changed} <= {*names}:
+    names = {*defaults}
+    if {*checked.params, "random_state"} != names or not {*checked.changed} <= names:
         raise FileError(f"{os.fspath(path)} is damaged: params: not those of a classifier")
     if checked.features is not None or weights is not None:
         _find_weights(path, state["params"], weights)
@@ -241,7 +226,7 @@ def read(
     _check_model(path, None if own else checked.model, model)
     if device is None:
         device = checked.changed.get("device", checked.params["device"])
-        _check_saved_device(path, device)
+        _check_device(device, path)
     with _blaming(path, model if own else None):
         learned = from_state(state, model, device)
         finite = _predicts_finite(learned)
@@ -249,7 +234,7 @@ def read(
         raise FileError(
             f"{os.fspath(path)} is damaged: training.method: predictions are not finite"
         )
-    params = {**learned.basis.params, **checked.changed, "random_state": checked.random_state}
+    params = {**learned.setup.params, **checked.changed, "random_state": checked.random_state}
     return params, learned
 
 
@@ -278,7 +263,7 @@ def _check_contents(path: FilePath, contents: Any) -> None:
 @torch.no_grad()
 def _predicts_finite(learned: Learned) -> bool:
     """Whether predictions are finite for stored samples, random inputs and extreme images."""
-    layout, known = learned.basis.layout, len(learned.labels.known)
+    layout, known = learned.setup.layout, len(learned.labels.known)
     count = max(2, min(PROBES, PROBE_NUMBERS // math.prod(layout.shape)))
     noise = torch.randn(count, *layout.shape, generator=torch.Generator().manual_seed(0))
     scores = [learned.method.predict(noise.to(learned.device))[:, :known].cpu()]
@@ -312,25 +297,19 @@ def _blaming(path: FilePath, model: nn.Module | None = None) -> Iterator[None]:
         ) from error
 
 
-def _check_device(device: Any) -> None:
-    """Refuse a device that is not available here."""
+def _check_device(device: Any, saved_in: FilePath | None) -> None:
+    """Refuse a device that is not available here; `saved_in` is the file that names it."""
     try:
         pick_device(device)
-    except InputError:
-        raise
-    except Exception as error:  # not text, or a number that Fabric does not know
-        raise InputError(
-            f"device is {device!r}; give auto, cpu, cuda, mps or, for example, 'cuda:1'"
-        ) from error
-
-
-def _check_saved_device(path: FilePath, device: str) -> None:
-    try:
-        _check_device(device)
-    except InputError as error:
+    except Exception as error:
+        reason = str(error)
+        if not isinstance(error, InputError):  # not text, or a number that Fabric does not know
+            reason = f"device is {device!r}; give auto, cpu, cuda, mps or, for example, 'cuda:1'"
+        if saved_in is None:
+            raise InputError(reason) from error
         raise FileError(
-            f"{os.fspath(path)} was saved with a device that is not available here; load it with "
-            f"another, for example device='cpu': {error}"
+            f"{os.fspath(saved_in)} was saved with a device that is not available here; load it "
+            f"with another, for example device='cpu': {reason}"
         ) from error
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from gradmix.errors import InputError
@@ -19,12 +19,6 @@ from gradmix.training.metrics import count_correct
 from gradmix.types import Samples
 
 MEASURED_SHARE = 4  # at most one of so many new samples of a class is held out for measuring
-
-
-def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
-    """Return an empty memory for samples to measure on; None if none are held out."""
-    number = params["holdout_per_class"]
-    return ReplayMemory(exemplars_per_class=number) if number else None
 
 
 def offer(holdout: ReplayMemory, given: Samples, priority: Tensor) -> Tensor:
@@ -50,12 +44,14 @@ def offer(holdout: ReplayMemory, given: Samples, priority: Tensor) -> Tensor:
 
 
 class StoppingState(Schema):
-    """The state of early stopping in a checkpoint."""
+    """The state of early stopping; the checkpoint of a call contains it."""
 
-    best: Annotated[int, Field(ge=-1)]
-    since: Annotated[int, Field(ge=0)]
-    weights: dict[str, dict[str, Annotated[Tensor, TensorOf()]]]
-    returned: bool
+    model_config = ConfigDict(frozen=False)
+
+    best: Annotated[int, Field(ge=-1)]  # most correct predictions after an epoch
+    since: Annotated[int, Field(ge=0)]  # epochs since then
+    weights: dict[str, dict[str, Annotated[Tensor, TensorOf()]]]  # of that epoch, by network
+    returned: bool  # whether the exemplars are back in the memory
 
 
 class EarlyStopping:
@@ -65,15 +61,14 @@ class EarlyStopping:
     at the end of the call.
 
     Args:
-        samples: The held-out samples.
+        samples: The held-out samples, in one or more parts.
         exemplars: Those of them that came from the memory.
         patience: Epochs without a rise before the stage ends.
     """
 
-    def __init__(self, samples: Samples, exemplars: Kept | None, patience: int) -> None:
+    def __init__(self, samples: Sequence[Samples], exemplars: Kept | None, patience: int) -> None:
         self._samples, self._exemplars, self._patience = samples, exemplars, patience
-        self._best, self._since = -1, 0
-        self._weights: dict[str, dict[str, Tensor]] = {}
+        self.state = StoppingState(best=-1, since=0, weights={}, returned=exemplars is None)
 
     @classmethod
     def split(
@@ -84,8 +79,7 @@ class EarlyStopping:
         Returns:
             A mask of the new samples that remain for training, (N,), and the early stopping.
         """
-        share = params["validation_fraction"]
-        generator = method.streams.device("validation")
+        share, generator = params["validation_fraction"], method.streams.device("validation")
         chosen = _share_of_each(train.y, share, generator)
         samples = [Samples(train.x[chosen], train.y[chosen])]
         kept = None
@@ -94,48 +88,45 @@ class EarlyStopping:
             if bool(spared.any()):  # with one exemplar per class there is none to spare
                 kept = method.memory.split_off(spared)
                 samples.append(kept.samples)
-        x, y = (torch.cat(parts) for parts in zip(*samples, strict=True))
-        return ~chosen, cls(Samples(x, y), kept, params["patience"])
+        if isinstance(train.x, Tensor):  # samples in files stay there
+            x, y = (torch.cat(parts) for parts in zip(*samples, strict=True))
+            samples = [Samples(x, y)]
+        return ~chosen, cls(samples, kept, params["patience"])
 
     def note(self, training: Training, event: EpochDone) -> bool:
         """Look at the accuracy after an epoch; return whether the stage ends early."""
         stopped = False
-        if training.position.stage == 0 and len(self._samples.y):
+        if training.position.stage == 0 and any(len(part.y) for part in self._samples):
             stopped = self._look(training, event)
         last = training.position.stage + 1 == len(training.method.stages())
-        if last and training.position.epoch >= event.epochs and self._exemplars is not None:
+        over = last and training.position.epoch >= event.epochs
+        if over and self._exemplars is not None and not self.state.returned:
             training.method.memory.add(*self._exemplars)
-            self._exemplars = None
+            self.state.returned = True
         return stopped
 
     def _look(self, training: Training, event: EpochDone) -> bool:
-        method = training.method
-        number = training.benchmark.num_classes
-        right = int(count_correct(method.predict, self._samples, method.normalise, number).sum())
-        self._since += 1
-        if right > self._best:
-            self._best, self._since = right, 0
-            self._weights = {
+        method, state, number = training.method, self.state, training.benchmark.num_classes
+        right = sum(
+            int(count_correct(method.predict, part, method.normalise, number).sum())
+            for part in self._samples
+            if len(part.y)
+        )
+        state.since += 1
+        if right > state.best:
+            state.best, state.since = right, 0
+            state.weights = {
                 name: {key: value.clone() for key, value in network.state_dict().items()}
                 for name, network in method.networks().items()
             }
         over = event.epoch >= event.epochs
-        stopped = self._since >= self._patience and not over
+        stopped = state.since >= self._patience and not over
         if stopped or over:
             for name, network in method.networks().items():
-                network.load_state_dict(self._weights[name])
+                network.load_state_dict(state.weights[name])
         if stopped:
             training.end_stage()
         return stopped
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, for a checkpoint."""
-        return {
-            "best": self._best,
-            "since": self._since,
-            "weights": self._weights,
-            "returned": self._exemplars is None,
-        }
 
     def load_state(self, state: StoppingState, method: Method) -> None:
         """Continue from a checkpoint; the samples were held out again.
@@ -146,9 +137,7 @@ class EarlyStopping:
         own = {name: net.state_dict() for name, net in method.networks().items()}
         if not _shapes(state.weights).items() <= _shapes(own).items():
             raise InputError("record.stopping.weights belong to another network")
-        self._best, self._since, self._weights = state.best, state.since, state.weights
-        if state.returned:
-            self._exemplars = None
+        self.state = state
 
 
 def _share_of_each(y: Tensor, share: float, generator: torch.Generator) -> Tensor:

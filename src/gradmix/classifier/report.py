@@ -1,25 +1,28 @@
-"""The report of a call of fit or partial_fit, and the stored exemplars as pictures."""
+"""What a classifier tells: the progress and the report of a call, a summary, likely classes."""
 
 from __future__ import annotations
 
-import base64
-import html
-import io
-from typing import TYPE_CHECKING, Annotated
+import sys
+import time
+from collections.abc import Callable, Mapping
+from html import escape
+from numbers import Integral
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import numpy as np
 from pydantic import Field
 
-from gradmix.classifier.labels import Label
+from gradmix.classifier.inputs import Label
+from gradmix.closed_form import energy
 from gradmix.errors import InputError
 from gradmix.files.schema import Schema
+from gradmix.training.loop import EpochDone, Event, StepDone, Training
 
 if TYPE_CHECKING:
-    from PIL import Image
-    from torch import Tensor
-
+    from gradmix.classifier.classifier import IncrementalClassifier
     from gradmix.classifier.state import Learned
 
+LINE_SECONDS = 5.0  # between two lines of progress
+SHOWN_CLASSES = 20
 SHOWN_PAIRS = 20
 UNKNOWN = (
     "accuracy and forgetting are unknown: there is no data to measure them; pass eval_set=, or set "
@@ -105,15 +108,13 @@ class Report(Schema):
         return f"call {self.call}: {plural(len(self.new), 'new class', 'new classes')}{named}{rest}"
 
     def _training(self) -> str:
-        parts = [
-            plural(self.samples, "sample"),
-            plural(self.epochs, "epoch"),
-            plural(self.steps, "step"),
-            *(["stopped early"] if self.stopped_early else []),
-            f"loss {self.loss:.3f}; {plural(self.memory, 'exemplar')} in memory",
-            *([f"{self.held_out} held out"] if self.held_out else []),
-        ]
-        return ", ".join(parts)
+        early = ", stopped early" if self.stopped_early else ""
+        held = f", {self.held_out} held out" if self.held_out else ""
+        return (
+            f"{plural(self.samples, 'sample')}, {plural(self.epochs, 'epoch')}, "
+            f"{plural(self.steps, 'step')}{early}, loss {self.loss:.3f}; "
+            f"{plural(self.memory, 'exemplar')} in memory{held}"
+        )
 
     def _measured(self) -> list[str]:
         if self.measured_on is None:
@@ -155,69 +156,154 @@ def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-# --- the exemplars as pictures --------------------------------------------------------------
-
-SIDE, GAP, MOST = 48, 2, 64  # pixels of a thumbnail, pixels between two, thumbnails per class
+# --- the progress of a call -----------------------------------------------------------------
 
 
-def contact_sheet(learned: Learned) -> bytes:
-    """Return all exemplars as one PNG: one line per class, with its name above."""
-    from PIL import Image, ImageDraw
+class PhotosEmbedded(NamedTuple):
+    """Photos that have passed a frozen backbone."""
 
-    strips = class_strips(learned)
-    above = 14
-    width = max(max(strip.width for _, strip in strips), 160)
-    height = sum(strip.height + above + GAP for _, strip in strips)
-    sheet = Image.new("RGB", (width, height), "white")
-    draw, top = ImageDraw.Draw(sheet), 0
-    for name, strip in strips:
-        draw.text((2, top + 1), name.encode("latin-1", "replace").decode("latin-1"), fill="black")
-        sheet.paste(strip, (0, top + above))
-        top += strip.height + above + GAP
-    return _png(sheet)
+    done: int
+    total: int
 
 
-def contact_page(learned: Learned) -> str:
-    """Return all exemplars as a self-contained HTML page."""
-    lines = [
-        f"<h2>{html.escape(name)}</h2>\n<img alt='exemplars of {html.escape(name)}' "
-        f"src='data:image/png;base64,{base64.b64encode(_png(strip)).decode()}'>"
-        for name, strip in class_strips(learned)
-    ]
-    style = "body{font:16px sans-serif;margin:2em}h2{font-size:1em}img{max-width:100%}"
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Exemplars</title>"
-        f"<style>{style}</style></head><body>\n<h1>Exemplars</h1>\n"
-        + "\n".join(lines)
-        + "\n</body></html>\n"
+Callback = Callable[[Event | PhotosEmbedded], object]
+
+
+class Observer:
+    """Passes the progress of a call to a callback, or on as lines of text.
+
+    Args:
+        say: Receives a line about every five seconds, and one at the end; None prints none.
+        callback: Receives every event. An exception in it ends the call.
+    """
+
+    def __init__(
+        self, say: Callable[[str], object] | None = None, callback: Callback | None = None
+    ) -> None:
+        if callback is not None and not callable(callback):
+            raise InputError(f"callback is {str(callback)[:80]!r}; give a function of one event")
+        self._say, self._callback = say, callback
+        self._last = time.monotonic()
+
+    def on_photo(self, done: int, total: int) -> None:
+        """Receive the number of photos embedded and in total."""
+        if self._callback is not None:
+            self._callback(PhotosEmbedded(done, total))
+        self._line(f"computing features: {done} of {total} photos")
+
+    def on_event(self, training: Training, event: Event) -> None:
+        """Receive an event of the training loop."""
+        if self._callback is not None:
+            self._callback(event)
+        if isinstance(event, StepDone):
+            stage = training.method.stage
+            at = f"{stage.name} epoch {event.epoch + 1}/{stage.epochs}"
+            self._line(f"{at}, step {event.step}/{event.steps}")
+        elif isinstance(event, EpochDone):
+            at = f"{event.stage} epoch {event.epoch}/{event.epochs}"
+            self._line(f"{at}: loss {event.loss:.3f}", always=event.epoch == event.epochs)
+        elif training.method.trains:
+            self._line(f"learned; {event.memory_size} exemplars in memory", always=True)
+        else:  # closed-form methods store their exemplars after the training loop
+            self._line("learned", always=True)
+
+    def _line(self, text: str, always: bool = False) -> None:
+        now = time.monotonic()
+        if self._say is not None and (always or now - self._last >= LINE_SECONDS):
+            self._last = now
+            self._say(text)
+
+
+def observer_for(verbose: Any, callback: Callback | None) -> Observer:
+    """Return the observer of a call; `verbose` above 0 prints lines to standard error."""
+    loud = isinstance(verbose, Integral) and int(verbose) > 0  # anything else is refused later
+    return Observer(_to_stderr if loud else None, callback)
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+# --- a classifier as a table, and rankings of classes ---------------------------------------
+
+
+def table(name: str, learned: Learned | None, changed: Mapping[str, Any]) -> str:
+    """Return an HTML table of what a classifier knows, and of its parameters that are changed."""
+    known = {} if learned is None else facts(learned)
+    given = ", ".join(f"{key}={value!r}" for key, value in changed.items())
+    known["parameters"] = given or "defaults"
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(key)}</th>"
+        f"<td style='text-align:left'>{escape(value)}</td></tr>"
+        for key, value in known.items()
     )
+    state = "" if learned else " (not fitted)"
+    return f"<table><caption>{escape(name)}{state}</caption>{rows}</table>"
 
 
-def class_strips(learned: Learned) -> list[tuple[str, Image.Image]]:
-    """Return for each class its name with the number of exemplars, and these side by side."""
-    if not learned.basis.given.images:
-        raise InputError("this classifier stores rows of numbers and no pictures")
-    x, y = learned.exemplars()
-    strips = []
-    for number, label in enumerate(learned.labels.known):
-        own = x[y == number].cpu() if len(y) else x
-        strips.append((f"{label} ({len(own)})", _strip(own[:MOST])))
-    return strips
+def facts(learned: Learned) -> dict[str, str]:
+    """Return the main facts about a classifier, each with its name."""
+    known, report, setup = learned.labels.known, learned.history[-1], learned.setup
+    named = ", ".join(str(label) for label in known[:SHOWN_CLASSES])
+    more = f" and {len(known) - SHOWN_CLASSES} more" if len(known) > SHOWN_CLASSES else ""
+    network = setup.model if isinstance(setup.model, str) else type(setup.model).__name__
+    if setup.backbone is not None:
+        network = f"{setup.backbone.name}, frozen"
+    accuracy = "not measured"
+    if report.after is not None:
+        accuracy = f"{report.after:.3f} on {report.measured_on}"
+        if report.forgotten is not None:
+            accuracy += f"; forgotten {report.forgotten:.3f}"
+    return {
+        "classes": f"{len(known)}: {named}{more}",
+        "calls": str(report.call),
+        "samples seen": f"{sum(learned.counts):,}",
+        "accuracy": accuracy,
+        "memory": f"{report.memory} exemplars, {report.held_out} held out",
+        "method": f"{type(learned.method).__name__} on {network}",
+    }
 
 
-def _strip(images: Tensor) -> Image.Image:
-    from PIL import Image, ImageOps
+class Ranking(NamedTuple):
+    """What a classifier says about one sample."""
 
-    step = SIDE + GAP
-    strip = Image.new("RGB", (max(1, len(images)) * step, SIDE), "white")
-    for place, image in enumerate(images):
-        pixels = np.asarray(image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1))
-        picture = Image.fromarray(pixels.transpose(1, 2, 0).copy())
-        strip.paste(ImageOps.contain(picture, (SIDE, SIDE)), (place * step, 0))
-    return strip
+    classes: list[tuple[Label, float]]  # the most likely first, with its probability
+    novelty: float  # higher for samples unlike every learned class
+    unknown: bool | None  # whether no learned class fits; None without a threshold
 
 
-def _png(image: Image.Image) -> bytes:
-    result = io.BytesIO()
-    image.save(result, "PNG")
-    return result.getvalue()
+def rank(
+    classifier: IncrementalClassifier,
+    X: Any,
+    top: int,
+    false_alarm_rate: float | None = None,
+    name: str = "X",
+) -> list[Ranking]:
+    """Return the most likely classes of each sample; each sample is computed once.
+
+    Args:
+        classifier: A fitted classifier.
+        X: The samples; see `IncrementalClassifier.predict`.
+        top: The number of classes to return.
+        false_alarm_rate: The share of samples of learned classes that may be called unknown;
+            None calls no sample unknown.
+        name: The name of X in messages.
+
+    Raises:
+        InputError: If the samples cannot be used, or too few are held out for the rate.
+    """
+    learned, scores = classifier._scores(X, name)
+    known, scores = learned.labels.known, scores.double()
+    rate, novelty = false_alarm_rate, energy(scores)
+    limit = None if rate is None else learned.novelty_threshold(rate)
+    best = scores.softmax(dim=1).sort(dim=1, descending=True, stable=True)  # (N, K)
+    rows = zip(best.indices.tolist(), best.values.tolist(), novelty.tolist(), strict=True)
+    return [
+        Ranking(
+            [(known[k], share) for k, share in zip(classes[:top], shares[:top], strict=True)],
+            how_new,
+            None if limit is None else how_new > limit,
+        )
+        for classes, shares, how_new in rows
+    ]

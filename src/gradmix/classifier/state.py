@@ -6,7 +6,8 @@ at the end. Predictions can therefore continue during a call, and a failed call 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
@@ -15,23 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmix.classifier.basis import Basis
-from gradmix.classifier.defaults import plan_call
-from gradmix.classifier.features import Features, features_of
-from gradmix.classifier.holdout import new_holdout
-from gradmix.classifier.inputs import Layout
-from gradmix.classifier.labels import Labels
-from gradmix.classifier.params import budget
-from gradmix.classifier.pictures import Pictures, decode, to_state
-from gradmix.classifier.pictures import from_state as from_picture_state
+from gradmix.classifier.defaults import Setup, budget, find_backbone
+from gradmix.classifier.inputs import Labels, Layout
+from gradmix.classifier.photos import Pictures, decode, pack_pictures, unpack_pictures
 from gradmix.classifier.report import Report
-from gradmix.classifier.trees import copy_of, digest, moved
 from gradmix.closed_form import energy, fit_threshold
 from gradmix.criterion import embed
+from gradmix.data import StreamedImages
 from gradmix.errors import InputError
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method
 from gradmix.methods.closed_form import ClosedForm
+from gradmix.models.pretrained import Backbone
 from gradmix.randomness import RandomStreams
 from gradmix.training.build import pick_device
 from gradmix.training.loop import Position
@@ -46,7 +42,7 @@ CONTENTS = 1  # version of the state; changes when its meaning changes
 class Learned:
     """The knowledge of a classifier after a call."""
 
-    basis: Basis
+    setup: Setup
     labels: Labels
     method: Method  # in evaluation mode
     holdout: ReplayMemory | None  # samples for measuring, never trained on
@@ -64,22 +60,26 @@ class Learned:
     def scores(self, x: Tensor) -> Tensor:
         """Return the scores of the known classes, (N, K), on the CPU; safe in threads."""
         known = len(self.labels.known)
+        return self._compute(x, lambda inputs: self.method.predict(inputs)[:, :known])
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        """Return the inputs of the last layer, (N, d), on the CPU."""
+        model, head = self.method.model, self.method.head
+
+        def last_inputs(inputs: Tensor) -> Tensor:
+            labels = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
+            return embed(model, head, inputs, labels).embeddings
+
+        return self._compute(x, last_inputs)
+
+    def _compute(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return a function of the network inputs of samples, in parts, on the CPU."""
         parts = []
         size = max(1, PREDICT_NUMBERS // x.shape[1:].numel())
         for part in x.split(min(size, PREDICT_MOST)):
             inputs = self.method.normalise(part.to(self.device))
             with self._lock:  # some methods observe the network while it computes
-                parts.append(self.method.predict(inputs)[:, :known].cpu())
-        return torch.cat(parts)
-
-    def embeddings(self, x: Tensor) -> Tensor:
-        """Return the inputs of the last layer, (N, d), on the CPU."""
-        method, parts = self.method, []
-        for part in x.split(PREDICT_MOST):
-            inputs = method.normalise(part.to(self.device))
-            with self._lock:
-                labels = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
-                parts.append(embed(method.model, method.head, inputs, labels).embeddings.cpu())
+                parts.append(function(inputs).cpu())
         return torch.cat(parts)
 
     def novelty_threshold(self, false_alarm_rate: float) -> float:
@@ -98,13 +98,13 @@ class Learned:
             InputError: If only their embeddings are stored.
         """
         x, y = self.method.memory.samples
-        if self.basis.features is not None:
+        if self.setup.backbone is not None:
             if self.pictures is None:
                 raise InputError(
                     "this classifier stores embeddings of photos and no pictures; learn with "
                     "keep_images=True"
                 )
-            x = decode(self.pictures, self.basis.given.shape[1])
+            x = decode(self.pictures, self.setup.given.shape[1])
         return Samples(x.cpu(), y.cpu())
 
     def forget(self, label: Any, x: Tensor | None = None) -> Learned:
@@ -115,16 +115,13 @@ class Learned:
             x: All samples it was learned from, as the network takes them, if they are known.
         """
         number = self.labels.find(label)
-        label = self.labels.known[number]
-        if len(self.labels.known) == 1:
+        label, labels = self.labels.known[number], self.labels.without(self.labels.known[number])
+        if not labels.known:
             raise InputError(f"{label!r} is the only known class; call fit to start again")
         other = from_state(copy_of(self.to_state()), self._own_model(), str(self.device))
-        pictures = None
-        if self.pictures is not None:
-            left = (other.method.memory.y != number).nonzero().flatten().tolist()
-            pictures = tuple(self.pictures[row] for row in left)
+        left = (other.method.memory.y != number).nonzero().flatten().tolist()
         if isinstance(other.method, ClosedForm):
-            other.method.forget(number, other._sums_of(number, x))
+            other.method.forget(number, other._learned_from(number, x))
         elif x is not None:
             name = type(other.method).__name__
             raise InputError(f"X is given, but {name} cannot unlearn samples exactly; omit it")
@@ -132,20 +129,28 @@ class Learned:
             other.method.forget(number)
         if other.holdout is not None:
             other.holdout.forget(number)
-        counts = tuple(count for k, count in enumerate(self.counts) if k != number)
-        labels = self.labels.without(label)
-        other.method.memory.set_budget(*budget(self.basis.params, len(labels.known)))
-        history = tuple(report.without(label) for report in self.history)
+        other.method.memory.set_budget(*budget(self.setup.params, len(labels.known)))
         return replace(
             other,
             labels=labels,
-            counts=counts,
-            history=history,
+            counts=tuple(count for k, count in enumerate(self.counts) if k != number),
+            history=tuple(report.without(label) for report in self.history),
             finished="",
-            pictures=pictures,
+            pictures=None if self.pictures is None else tuple(self.pictures[row] for row in left),
         )
 
-    def _sums_of(self, number: int, x: Tensor | None) -> Tensor | None:
+    def without_samples(self) -> Learned:
+        """Return the same knowledge without exemplars, held-out samples and pictures.
+
+        Raises:
+            InputError: If the method's predictions need exemplars.
+        """
+        other = from_state(copy_of(self.to_state()), self._own_model(), str(self.device))
+        other.method.drop_samples()
+        holdout = new_holdout(self.setup.params)
+        return replace(other, holdout=holdout, finished="", pictures=None)
+
+    def _learned_from(self, number: int, x: Tensor | None) -> Tensor | None:
         """Return the network inputs that a closed-form method learned of a class, if known."""
         memory, holdout = self.method.memory, self.holdout
         held = torch.empty(0) if holdout is None else holdout.x[holdout.y == number]
@@ -154,7 +159,8 @@ class Learned:
             if len(x) + len(held) != self.counts[number]:
                 return None
         else:
-            x = _without(x.to(self.device), held)
+            whole = x.index_select(0, torch.arange(len(x)))  # photos may be files
+            x = _without(whole.to(self.device), held)
         return self.method.normalise(x).flatten(1)
 
     # --- state ------------------------------------------------------------------------------
@@ -171,25 +177,24 @@ class Learned:
 
     def to_state(self) -> dict[str, Any]:
         """Return everything as plain values and tensors; the tensors are not copied."""
-        basis, training = self.basis, self.training_state()
+        setup, training = self.setup, self.training_state()
         holdout = None if self.holdout is None else self.holdout.state_dict()
         optional: dict[str, Any] = {}
-        if basis.features is not None:
-            backbone = basis.features.backbone
-            about = {"name": backbone.name, "size": backbone.input_size, "digest": backbone.digest}
-            optional["features"] = about
+        if setup.backbone is not None:
+            name, size = setup.backbone.name, setup.backbone.input_size
+            optional["features"] = {"name": name, "size": size, "digest": setup.backbone.digest}
             _change_samples(training, holdout, torch.float16)  # embeddings have no more digits
         if self.pictures is not None:
-            optional["pictures"] = to_state(self.pictures)
+            optional["pictures"] = pack_pictures(self.pictures)
         return {
             "contents": CONTENTS,
-            "params": {**basis.params, "model": _name(basis.params["model"])},
-            "shape": list(basis.layout.shape),
-            "columns": None if basis.layout.names is None else list(basis.layout.names),
-            "model": _name(basis.model),
-            "mean": list(basis.mean),
-            "std": list(basis.std),
-            "seed": basis.seed,
+            "params": {**setup.params, "model": _name(setup.params["model"])},
+            "shape": list(setup.layout.shape),
+            "columns": None if setup.layout.names is None else list(setup.layout.names),
+            "model": _name(setup.model),
+            "mean": list(setup.mean),
+            "std": list(setup.std),
+            "seed": setup.seed,
             "known": list(self.labels.known),
             "declared": list(self.labels.declared),
             "counts": list(self.counts),
@@ -202,7 +207,7 @@ class Learned:
 
     def _own_model(self) -> Any:
         """Return the caller's network or backbone; None if it has a name."""
-        model = self.basis.params["model"]
+        model = self.setup.params["model"]
         return None if isinstance(model, str) else model
 
     def digest(self) -> str:
@@ -236,19 +241,26 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     layout = Layout(tuple(state["shape"]), columns)
     labels = Labels(tuple(state["known"]), tuple(state["declared"]))
     mean, std = (tuple(map(float, state[name])) for name in ("mean", "std"))
-    features = _restored_features(state.get("features"), params)
-    if features is not None:
+    backbone = None
+    if state.get("features") is not None:
+        backbone = _restored_backbone(state["features"], params)
         _change_samples(state["training"], state["holdout"], torch.float32)
-    basis = Basis(params, layout, network, mean, std, state["seed"], features)
+    setup = Setup(params, layout, network, mean, std, state["seed"], backbone)
     place = pick_device(device or params["device"])
-    method = _restored_method(basis, len(labels.known), state["training"], place)
+    method = _restored_method(setup, len(labels.known), state["training"], place)
     holdout = new_holdout(params)
     if holdout is not None:
         holdout.load_state_dict(moved(state["holdout"], place))
     history = tuple(Report(**entry) for entry in state["history"])
     counts, finished = tuple(state["counts"]), state["finished"]
-    pictures = None if "pictures" not in state else from_picture_state(state["pictures"])
-    return Learned(basis, labels, method, holdout, counts, history, finished, pictures)
+    pictures = unpack_pictures(state["pictures"]) if state.get("pictures") else None
+    return Learned(setup, labels, method, holdout, counts, history, finished, pictures)
+
+
+def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
+    """Return an empty memory for samples to measure on; None if none are held out."""
+    number = params["holdout_per_class"]
+    return ReplayMemory(exemplars_per_class=number) if number else None
 
 
 def _change_samples(training: dict[str, Any], holdout: Any, dtype: torch.dtype) -> None:
@@ -258,29 +270,24 @@ def _change_samples(training: dict[str, Any], holdout: Any, dtype: torch.dtype) 
             part["x"] = part["x"].to(dtype)
 
 
-def _restored_features(
-    saved: Mapping[str, Any] | None, params: Mapping[str, Any]
-) -> Features | None:
-    if saved is None:
-        return None
+def _restored_backbone(saved: Mapping[str, Any], params: Mapping[str, Any]) -> Backbone:
     model = saved["name"] if params["model"] in (None, "auto") else params["model"]
-    features = features_of(model, saved["size"], params["weights"], params["mean"], params["std"])
-    if features.backbone.digest != saved["digest"]:
+    backbone = find_backbone({**params, "model": model, "image_size": saved["size"]})
+    if backbone is None or backbone.digest != saved["digest"]:
         raise InputError(
             f"features.digest: the weights of {saved['name']} differ from those it was saved with"
         )
-    return features
+    return backbone
 
 
 def _restored_method(
-    basis: Basis, known: int, saved: Mapping[str, Any], place: torch.device
+    setup: Setup, known: int, saved: Mapping[str, Any], place: torch.device
 ) -> Method:
-    plan = plan_call(basis.params, basis.model, basis.layout, samples=1, classes=known)
     outputs = saved["method"]["structure"]["outputs"]
-    streams = RandomStreams(basis.seed, place)
+    streams = RandomStreams(setup.seed, place)
     streams.load_state_dict(saved["streams"])  # before the build: seeding new streams takes time
-    empty = basis.builds_empty
-    method = basis.new_method(plan, outputs, max(known, outputs), streams, empty=empty)
+    design = setup.design(samples=1, classes=known)
+    method = setup.new_method(design, outputs, max(known, outputs), streams, loads=True)
     load_method(method, saved, place)
     for network in method.networks().values():
         network.eval()
@@ -307,3 +314,52 @@ def _without(x: Tensor, held: Tensor) -> Tensor:
 
 def _name(model: Any) -> str | None:
     return model if isinstance(model, str) else None
+
+
+# --- nested values with tensors -------------------------------------------------------------
+
+
+def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return nested values with a function of each tensor; dicts and lists are copied."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    return [map_tensors(item, function) for item in value] if isinstance(value, list) else value
+
+
+def copy_of(value: Any) -> Any:
+    """Return nested values with copies of their tensors, in the same memory layout."""
+    return map_tensors(value, lambda tensor: tensor.detach().clone())
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Return nested values with their tensors on a device."""
+    return map_tensors(value, lambda tensor: tensor.to(device))
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of nested values with tensors."""
+    result = hashlib.sha256()
+
+    def update(part: Any) -> None:
+        if isinstance(part, Tensor):
+            result.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            result.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        elif isinstance(part, StreamedImages):  # the same as of a tensor
+            result.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            for pixels in part.split(256):
+                result.update(pixels.cpu().numpy().data)
+        elif isinstance(part, Mapping):
+            for key in sorted(part, key=str):
+                update(key)
+                update(part[key])
+        elif isinstance(part, (list, tuple)):
+            result.update(f"[{len(part)}".encode())
+            for item in part:
+                update(item)
+        else:
+            result.update(f"{type(part).__name__}:{part!r};".encode())
+
+    update(value)
+    return result.hexdigest()

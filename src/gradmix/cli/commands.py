@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from gradmix.cli.demo import demo
+from gradmix.cli.doctor import doctor
 from gradmix.cli.export import export
+from gradmix.cli.forget import forget
 from gradmix.cli.inspect import inspect
 from gradmix.cli.learn import learn
 from gradmix.cli.list import list_all
@@ -16,12 +18,12 @@ from gradmix.cli.results import results
 from gradmix.cli.run import run
 from gradmix.cli.serve import serve
 from gradmix.cli.settings import ManyValues, general_options
+from gradmix.cli.shard import shard
 from gradmix.cli.sweep import sweep
 
 app = typer.Typer(
     help="Class-incremental learning with gradient-based selective mixup.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -30,8 +32,10 @@ app.callback()(general_options)
 app.command()(learn)
 app.command()(predict)
 app.command()(inspect)
+app.command()(forget)
 app.command()(export)
 app.command()(serve)
+app.command()(shard)
 app.command(cls=ManyValues)(run)
 app.command(cls=ManyValues)(sweep)
 app.command(cls=ManyValues)(results)
@@ -39,3 +43,4 @@ app.command(cls=ManyValues)(reproduce)
 app.command()(report)
 app.command()(demo)
 app.command(name="list", cls=ManyValues)(list_all)
+app.command()(doctor)

@@ -13,6 +13,7 @@ from gradmix.cli._photo_demo import demo_photos
 from gradmix.cli.run import results_table, run_all
 from gradmix.cli.terminal import output, print_table, remark, show
 from gradmix.errors import FileError
+from gradmix.settings import PRESETS, short_name
 
 if TYPE_CHECKING:
     from gradmix.runs.config import RunConfig
@@ -36,13 +37,11 @@ def demo() -> None:
 def compare_mixes() -> None:
     """Learn digits with plain replay, Mixup, Remix, GradMix and a control; print a table."""
     configs = demo_configs()
-    c = configs["ER"][0]
+    settings = (f"{short_name(name)} {value}" for name, value in PRESETS["digits"].items())
     output.print(
-        f"Learning 1,797 handwritten digits two classes at a time, with {c.exemplars_per_class} "
-        f"examples of each old class in memory.\nSettings: {c.model}, {c.epochs} epochs per task, "
-        f"SGD lr {c.lr} momentum {c.momentum}, {c.batch_size} new + {c.replay_batch_size} replayed "
-        "samples per step.\nThe settings were chosen on seeds 0 to 4; the demo uses seeds "
-        f"{SEEDS[0]} to {SEEDS[-1]}.",
+        "Learning 1,797 handwritten digits two classes at a time, with a small memory of old "
+        f"classes.\nSettings: {', '.join(settings)}.\nThe settings were chosen on seeds 0 to 4; "
+        f"the demo uses seeds {SEEDS[0]} to {SEEDS[-1]}.",
         soft_wrap=True,
     )
     every = [config for row in configs.values() for config in row]

@@ -13,7 +13,7 @@ def export(
     model: Annotated[str, typer.Argument(help="File that `gradmix learn` wrote.")],
     out: Annotated[str, typer.Option("--out", "-o", help="ONNX file to write.")] = "model.onnx",
 ) -> None:
-    """Write a model as an ONNX file with a dynamic batch size; needs the extra gradmix[export].
+    """Write a model as an ONNX file with a dynamic batch size; needs the extra `export`.
 
     Normalisation is included. The metadata of the file contain the class names.
     """

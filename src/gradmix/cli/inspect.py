@@ -44,26 +44,24 @@ def inspect(
 
 def describe(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
     """Return the facts about a model as plain values."""
-    from gradmix.classifier.params import choose_method
-
     learned = classifier._learned
-    memory, holdout, features = learned.method.memory, learned.holdout, learned.basis.features
+    memory, holdout, setup = learned.method.memory, learned.holdout, learned.setup
     kept = memory.y.cpu().bincount(minlength=len(learned.counts)).tolist()
     held = [0] * len(kept)
     if holdout is not None and len(holdout):
         held = holdout.y.cpu().bincount(minlength=len(kept)).tolist()
-    params, network = learned.basis.params, learned.basis.model
+    network = setup.model
     weights = sum(
         value.numel() for net in learned.method.networks().values() for value in net.parameters()
     )
     return {
         "bytes": size,
-        "method": choose_method(params["method"], network),
-        "mix": params["mix"],
+        "method": setup.method,
+        "mix": setup.params["mix"],
         "network": network if isinstance(network, str) else type(network).__name__,
         "weights": weights,
-        "backbone": None if features is None else features.backbone.name,
-        "input": list(learned.basis.given.shape),
+        "backbone": None if setup.backbone is None else setup.backbone.name,
+        "input": list(setup.given.shape),
         "classes": [
             {"class": label, "seen": seen, "exemplars": k, "held_out": h}
             for label, seen, k, h in zip(
@@ -102,7 +100,7 @@ def _figure(value: float | None) -> str:
 
 
 def _write_sheet(classifier: IncrementalClassifier, out: str) -> None:
-    from gradmix.classifier.report import contact_page, contact_sheet
+    from gradmix.classifier.photos import contact_page, contact_sheet
     from gradmix.errors import FileError
     from gradmix.files.atomic_write import replacing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 import warnings
@@ -13,7 +14,18 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix.cli.terminal import messages, output, printable, remark, show, showing_progress
+from gradmix._setting_docs import Description, describe
+from gradmix.cli.settings import option, with_options
+from gradmix.cli.terminal import (
+    messages,
+    output,
+    photo_counter,
+    printable,
+    remark,
+    show,
+    showing_progress,
+)
+from gradmix.settings import CHOSEN_BY_CLASSIFIER, ClassifierSettings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -21,67 +33,53 @@ if TYPE_CHECKING:
     from gradmix.classifier import Report
     from gradmix.training.loop import Training
 
+OPTIONS = {
+    **{"exemplars": "exemplars_per_class", "holdout": "holdout_per_class", "size": "image_size"},
+    **{"network": "model", "weights": "weights", "finetune": "finetune"},
+    **{"keep_images": "keep_images", "method": "method", "mix": "mix", "epochs": "epochs"},
+    **{"lr": "lr", "early_stopping": "early_stopping", "seed": "random_state"},
+    **{"threads": "threads", "device": "device", "devices": "devices"},
+}
+"""The options that are parameters of the classifier, with the parameter's name."""
+
 DEFAULTS = {"exemplars_per_class": 32, "holdout_per_class": 10, "random_state": 0, "threads": 1}
 NO_EXEMPLARS = {"holdout_per_class": 0}  # with --exemplars 0, unless --holdout is given
 REFRESH_SECONDS = 0.1
 
 
+def _option(name: str, setting: Description) -> inspect.Parameter:
+    """Return the option of a parameter; its help says the default of this command."""
+    default = DEFAULTS.get(setting.name, setting.default)
+    if setting.name not in DEFAULTS and (setting.name in CHOSEN_BY_CLASSIFIER or default is None):
+        default = "auto" if setting.name != "weights" else "none"
+    default = {True: "yes", False: "no"}[default] if isinstance(default, bool) else default
+    about, _, _ = setting.help.rstrip(".").partition("; None:")
+    return option(name, setting, f"{about}. Default: {default}.")
+
+
+def _options() -> list[inspect.Parameter]:
+    known = {**describe(ClassifierSettings), **describe()}
+    return [_option(name, known[setting]) for name, setting in OPTIONS.items()]
+
+
+@with_options(_options())
 def learn(
     photos: Annotated[
         str,
         typer.Argument(
-            help="Folder that contains a folder of images for each class, or a zip of it."
+            help="Folder that contains a folder of images for each class, or a zip file or "
+            "shards of it."
         ),
     ],
     model: Annotated[str, typer.Option(help="Model file; created if it does not exist.")],
     test: Annotated[
         str | None, typer.Option(help="Folder to measure on, instead of held-out images.")
     ] = None,
-    exemplars: Annotated[
-        int | None, typer.Option(help="Images to store per class. Default: 32.")
-    ] = None,
-    holdout: Annotated[
-        int | None, typer.Option(help="Stored images per class for measuring only. Default: 10.")
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(help="Pixels per side of resized images. Default: auto."),
-    ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(help="Network or backbone; see `gradmix list`. Default: auto."),
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="File with weights of the network or backbone.")
-    ] = None,
-    finetune: Annotated[
-        str | None, typer.Option(help="Layers of a backbone to train: none, last or all.")
-    ] = None,
-    keep_images: Annotated[
-        bool | None, typer.Option(help="Store photos of the exemplars. Default: yes.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="Method; see `gradmix list`. Default: auto.")
-    ] = None,
-    mix: Annotated[str | None, typer.Option(help="Mix; see `gradmix list`. Default: auto.")] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the photos. Default: chosen from their number.")
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: 0.01, or 0.05 for a ResNet.")
-    ] = None,
-    early_stopping: Annotated[
-        bool | None, typer.Option(help="Stop when the accuracy stops rising.")
-    ] = None,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Skip photos that cannot be read.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of a new model. Default: 0.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads of PyTorch. Default: 1.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps. Default: auto.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    **params: Any,
 ) -> None:
     """Learn new classes, or more of known ones, from photos, and update the model file.
 
@@ -89,28 +87,12 @@ def learn(
     training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
     an identical file.
     """
-    from gradmix.classifier.learn_folder import learn_into
-    from gradmix.classifier.progress import Observer
+    from gradmix.classifier.report import Observer
+    from gradmix.classifier.update_file import learn_into
     from gradmix.data.image_folders.read import has_own_test
     from gradmix.errors import DataWarning
 
-    given = {
-        "exemplars_per_class": exemplars,
-        "holdout_per_class": holdout,
-        "image_size": size,
-        "model": network,
-        "weights": weights,
-        "finetune": finetune,
-        "keep_images": keep_images,
-        "method": method,
-        "mix": mix,
-        "epochs": epochs,
-        "lr": lr,
-        "early_stopping": early_stopping,
-        "random_state": seed,
-        "threads": threads,
-        "device": device,
-    }
+    given = {OPTIONS[name]: value for name, value in params.items() if value is not None}
     if test is None and has_own_test(photos):
         test = photos
     with _stopping(), showing_progress() as progress, warnings.catch_warnings():
@@ -120,8 +102,8 @@ def learn(
             model,
             photos,
             test,
-            given={name: value for name, value in given.items() if value is not None},
-            defaults={**DEFAULTS, **(NO_EXEMPLARS if exemplars == 0 else {})},
+            given=given,
+            defaults={**DEFAULTS, **(NO_EXEMPLARS if params["exemplars"] == 0 else {})},
             say=remark,
             on_event=observer.on_event,
             on_photo=observer.on_photo,
@@ -149,14 +131,8 @@ class _Bars:
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._shown = progress, 0.0
-        self._photos = progress.add_task("computing features", total=None, status="", visible=False)
+        self.on_photo = photo_counter(progress)
         self._steps = progress.add_task("learning", total=None, status="")
-
-    def on_photo(self, done: int, total: int) -> None:
-        status = f"{done} of {total} photos"
-        self._progress.update(
-            self._photos, total=total, completed=done, status=status, visible=done < total
-        )
 
     def on_event(self, training: Training, event: Any) -> None:
         if hasattr(event, "step") and time.monotonic() - self._shown >= REFRESH_SECONDS:

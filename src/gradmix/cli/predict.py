@@ -13,7 +13,7 @@ from gradmix.cli.terminal import printable, remark, show
 
 if TYPE_CHECKING:
     from gradmix.classifier import IncrementalClassifier
-    from gradmix.classifier.ranking import Ranking
+    from gradmix.classifier.report import Ranking
 
 AT_ONCE = 256  # images per batch
 
@@ -74,7 +74,7 @@ def _rankings(
     skip_unreadable: bool,
 ) -> Iterator[tuple[Path, Ranking]]:
     """Return the most likely classes of each readable image."""
-    from gradmix.classifier.ranking import rank
+    from gradmix.classifier.report import rank
     from gradmix.errors import CorruptFileError, DataNotFoundError
 
     try:

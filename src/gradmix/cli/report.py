@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gradmix.cli.results import current_results
-from gradmix.cli.terminal import messages, output
+from gradmix.cli.results import current_results, open_store
+from gradmix.cli.terminal import remark, show
 from gradmix.errors import InputError
 
 
@@ -35,17 +35,12 @@ def report(
 
     The page is self-contained and needs no network. Invalid result files are listed and skipped.
     """
-    from gradmix.runs.store import ResultStore
-
-    found = ResultStore(store)
-    if not found.path.is_dir():
-        raise InputError(f"store is {store!r}, which is not a folder; give one with result files")
-    results = current_results(found, protocol)
+    results = current_results(open_store(store), protocol)
     if not results:
         raise InputError(f"store is {store!r}, which has no results; `gradmix run` makes some")
     from gradmix.report import write_report
 
     path = write_report(results, out, title=title, against=against)
-    output.print(f"report in {path}", soft_wrap=True, markup=False)
+    show(f"report in {path}")
     if open_it and not webbrowser.open(Path(path).resolve().as_uri()):
-        messages.print("no browser was found to open the page")
+        remark("no browser was found to open the page")

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table as RichTable
 
 from gradmix.cli.settings import Data, Imports, Jobs, Out, RetryFailed
-from gradmix.cli.terminal import SweepDisplay, messages, output, show_results
+from gradmix.cli.terminal import SweepDisplay, output, remark, show, show_results
 from gradmix.errors import FileError, InputError
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ def reproduce(
     finished = not run or _run(wanted, store, jobs, retry_failed)
     missing = sum(store.find(config) is None for config in dict.fromkeys(wanted))
     if missing:
-        messages.print(
-            f"{missing} of {len(set(wanted))} runs are missing; the tables show the others"
-        )
+        remark(f"{missing} of {len(set(wanted))} runs are missing; the tables show the others")
     for asked in chosen:
         _show(asked, store, scale, Path(to))
     if not finished:
@@ -162,7 +160,7 @@ def _run(configs: Sequence[RunConfig], store: ResultStore, jobs: int, retry_fail
                 configs, store, jobs=jobs, retry_failed=retry_failed, on_progress=display.show
             )
     except KeyboardInterrupt:
-        messages.print("stopped; the same command resumes")
+        remark("stopped; the same command resumes")
         return False
     return True
 
@@ -175,10 +173,10 @@ def _show(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> None:
     one, selection = asked.shown, asked.selection
     tables = fill_tables(one, selection.data, selection.seeds, store.find, scale)
     if not tables:
-        messages.print(f"{one.name}: {store.path} has no runs for it", soft_wrap=True)
+        remark(f"{one.name}: {store.path} has no runs for it")
         return
     output.print(f"\n[bold]{title_of(one, scale)}[/]", soft_wrap=True)
-    output.print(one.about, soft_wrap=True, markup=False)
+    show(one.about)
     for filled in tables:
         show_results(printable(filled).text())
     try:
@@ -187,9 +185,9 @@ def _show(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> None:
         raise FileError(
             f"to is {str(folder)!r}, which is not writable ({error}); give another folder"
         ) from error
-    for remark in remarks:
-        messages.print(remark, soft_wrap=True, markup=False)
-    output.print(f"in {page}", soft_wrap=True, markup=False)
+    for text in remarks:
+        remark(text)
+    show(f"in {page}")
 
 
 def _write(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> tuple[Path, list[str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from gradmix.cli.terminal import messages, output, printable, show_results
+from gradmix.cli.terminal import output, printable, remark, show, show_results
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.settings import RunSettings
 
@@ -70,14 +70,11 @@ def results(
         parse_against,
         select,
     )
-    from gradmix.runs.store import ResultStore
     from gradmix.runs.tables import show_setting
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
-    found = ResultStore(store)
-    if not found.path.is_dir():
-        raise InputError(f"{store} is not a folder; give one with results, before any option")
+    found = open_store(store)
     wanted: dict[str, Sequence[Any]] = {
         name: values
         for name, values in (("data", data), ("method", method), ("mix", mix))
@@ -95,7 +92,7 @@ def results(
     if not chosen:
         raise InputError(f"{store} has no such results; {_contents(everything)}")
     if form in ("csv", "json") and (note := capability_note(chosen)):  # tables have it below
-        messages.print(f"note: {note}", soft_wrap=True)
+        remark(f"note: {note}")
     metrics = tuple(metric or ("average_accuracy",))
     if runs:
         text = _runs(chosen, metrics, form)
@@ -124,6 +121,17 @@ def _conditions(texts: Sequence[str]) -> dict[str, list[Any]]:
     return wanted
 
 
+def open_store(path: str) -> ResultStore:
+    """Return the store in an existing folder."""
+    from gradmix.runs.store import ResultStore
+
+    if not Path(path).is_dir():
+        raise InputError(
+            f"store is {path!r}, which is not a folder; give one with results, before any option"
+        )
+    return ResultStore(path)
+
+
 def current_results(store: ResultStore, protocol: int | None) -> list[RunResult]:
     """Return the results of a store that may be compared, and say which files are skipped.
 
@@ -144,17 +152,14 @@ def current_results(store: ResultStore, protocol: int | None) -> list[RunResult]
     if skipped:
         others = {r.protocol_version for r in everything if r.protocol_version != wanted(r)}
         versions = ", ".join(map(str, sorted(others)))
-        messages.print(
-            f"skipped: {skipped} results of protocol version {versions}; --protocol shows them"
-        )
+        remark(f"skipped: {skipped} results of protocol version {versions}; --protocol shows them")
     return chosen
 
 
 def say_skipped(problems: Mapping[Path, str]) -> None:
     """Print the invalid files and the reasons."""
     for path, reason in problems.items():
-        text = f"skipped: {path}: {reason.removeprefix(f'{path} ')}"
-        messages.print(printable(text), soft_wrap=True, markup=False)
+        remark(printable(f"skipped: {path}: {reason.removeprefix(f'{path} ')}"))
 
 
 def _contents(everything: Sequence[RunResult]) -> str:
@@ -181,13 +186,13 @@ def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: s
         if all(failure.config.get(name) in allowed for name, allowed in wanted.items())
     ]
     if form == "json":
-        typer.echo(json.dumps([asdict(failure) for failure in failures], indent=1))
+        typer.echo(json.dumps([failure.model_dump() for failure in failures], indent=1))
         return
     for failure in failures:
         c = failure.config
         name = f"{c['data']} {c['method']} {c['mix']} seed {c['seed']}"
         output.print(Text(printable(name), style="bold"), soft_wrap=True)
-        output.print(failure.traceback, soft_wrap=True, markup=False)
+        show(failure.traceback)
     output.print(f"{len(failures)} failed runs")
 
 

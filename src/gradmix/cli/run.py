@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,8 @@ from gradmix.cli.settings import (
     Checkpoint,
     Controls,
     Imports,
+    LogEvery,
+    Logs,
     Out,
     Seeds,
     chosen_runs,
@@ -26,20 +29,24 @@ from gradmix.cli.settings import (
 from gradmix.cli.terminal import (
     follow,
     label_column,
-    messages,
-    output,
+    photo_counter,
     print_table,
     printable,
+    remark,
     run_label,
+    show,
     show_results,
     showing_progress,
 )
+from gradmix.errors import FileInUseError
 from gradmix.runs.statistics import summarize
 
 if TYPE_CHECKING:
+    from gradmix.loggers import LogTo
     from gradmix.runs.config import RunConfig
     from gradmix.runs.results import RunResult
     from gradmix.runs.store import ResultStore
+    from gradmix.training.launch import Devices, Job
 
 
 @with_settings
@@ -51,6 +58,16 @@ def run(
     out: Out = "runs",
     again: Again = False,
     checkpoint: Checkpoint = True,
+    devices: Annotated[
+        int, typer.Option(help="Devices of each machine that compute a run together.")
+    ] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines; more than one need torchrun or srun.")] = 1,
+    sync_batchnorm: Annotated[
+        bool,
+        typer.Option("--sync-batchnorm", help="BatchNorm uses the statistics of the whole batch."),
+    ] = False,
+    log: Logs = None,
+    log_every: LogEvery = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     **settings: Any,
 ) -> None:
@@ -58,18 +75,29 @@ def run(
 
     The defaults are the paper's protocol for the data set. Settings with several values run in
     every combination, one after another. Runs that OUT already has are not repeated. A stopped run
-    resumes from its last checkpoint, with identical results.
+    resumes from its last checkpoint, with identical results. With --devices, several processes
+    compute each run together, to the same result.
     """
+    from gradmix.loggers import LogTo
     from gradmix.runs.store import ResultStore
 
     configs, _ = chosen_runs(data, seeds, settings, imports=imports, controls=controls)
     store = ResultStore(out)
-    results, finished = run_all(configs, store, again=again, checkpoint=checkpoint)
+    logs = LogTo(tuple(log or ()), log_every)
+    if devices == nodes == 1:
+        results, finished = run_all(configs, store, again=again, checkpoint=checkpoint, log=logs)
+    else:
+        from gradmix.training.launch import Devices
+
+        wanted = Devices(devices, nodes, sync_batchnorm)
+        results, finished = _run_together(
+            configs, store, wanted, again=again, checkpoint=checkpoint, log=logs
+        )
     if as_json:
         print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
     elif results:
         _show(results)
-        output.print(f"results in {store.path}", soft_wrap=True)
+        show(f"results in {store.path}")
     if not finished:
         raise typer.Exit(130)
 
@@ -93,6 +121,8 @@ def run_all(
     *,
     again: bool = False,
     checkpoint: bool = True,
+    job: Job | None = None,
+    log: LogTo | None = None,
 ) -> tuple[list[RunResult], bool]:
     """Compute the runs that the store lacks; return the results, and whether all finished."""
     results: list[RunResult] = []
@@ -101,26 +131,65 @@ def run_all(
             known = None if store is None or again else store.find(config)
             if known is not None:
                 _say(config, "skipped, OUT has it (--again repeats it)")
-            results.append(known or _run_one(config, store, again, checkpoint))
+            if job is not None:
+                job.ranks.from_first(int(known is None))
+            results.append(known or _run_one(config, store, again, checkpoint, log, job))
     except KeyboardInterrupt:
         if store is not None:  # where a run may have finished just before
             results = [known for config in configs if (known := store.find(config)) is not None]
         done = f"{len(results)} of {len(configs)} runs are finished"
-        messages.print(f"stopped: {done}; the same command resumes", soft_wrap=True)
+        remark(f"stopped: {done}; the same command resumes")
         return results, False
     return results, True
 
 
+def _run_together(
+    configs: Sequence[RunConfig],
+    store: ResultStore,
+    wanted: Devices,
+    *,
+    again: bool,
+    checkpoint: bool,
+    log: LogTo,
+) -> tuple[list[RunResult], bool]:
+    """Do as `run_all` does, on several devices; ranks other than 0 show nothing and exit."""
+    from gradmix.runs.together import follow_runs, one_device
+    from gradmix.training.launch import open_job
+
+    device, precision = one_device(configs)
+    follow = follow_runs(configs, store if checkpoint else None)
+    results: list[RunResult] = []
+    finished, first = False, True
+    with suppress(KeyboardInterrupt), open_job(device, precision, wanted, follow) as job:
+        first = job.ranks.first
+        if first:
+            given: Any = {"again": again, "checkpoint": checkpoint, "job": job, "log": log}
+            results, finished = run_all(configs, store, **given)
+            if not finished:  # the other ranks are in the middle of a step
+                raise KeyboardInterrupt
+        else:
+            follow(job)
+    if not first:
+        raise typer.Exit
+    return results, finished
+
+
 def _run_one(
-    config: RunConfig, store: ResultStore | None, again: bool, checkpoint: bool
+    config: RunConfig,
+    store: ResultStore | None,
+    again: bool,
+    checkpoint: bool,
+    log: LogTo | None,
+    job: Job | None = None,
 ) -> RunResult:
     from gradmix.runs.run import complete, prepare_run, train
 
-    training = prepare_run(config)  # impossible runs end here, before anything is written
     with showing_progress() as progress:
+        on_photo = photo_counter(progress) if config.frozen else None
+        training = prepare_run(config, on_photo, job)  # impossible runs write nothing
         observe = follow(progress, config, every_task=store is not None)
         if store is None:
-            return train(config, training, observe)
+            return train(config, training, observe, log=log)
         store.create().tidy()
         outcome = complete(
             config,
@@ -128,17 +197,19 @@ def _run_one(
             training=training,
             again=again,
             checkpoint=checkpoint,
-            wait=True,
+            wait=job is None,
             raising=True,
             on_event=observe,
             say=partial(_say, config),
+            log=log,
         )
-    assert outcome.result is not None
+    if outcome.result is None:
+        raise FileInUseError(f"{run_label(config)}: another process computes it")
     return outcome.result
 
 
 def _say(config: RunConfig, text: str) -> None:
-    messages.print(f"{run_label(config)}: {text}", soft_wrap=True, markup=False)
+    remark(f"{run_label(config)}: {text}")
 
 
 def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:

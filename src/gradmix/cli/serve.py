@@ -31,7 +31,7 @@ def serve(
         str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps. Default: as saved.")
     ] = None,
 ) -> None:
-    """Serve a model as a web page with a JSON API; needs the extra gradmix[serve].
+    """Serve a model as a web page with a JSON API; needs the extra `serve`.
 
     The model is loaded again when its file is replaced. There is no password: listen on other
     addresses than 127.0.0.1 only in a network that you trust.

@@ -6,7 +6,7 @@ Options may take several values at once: `--seeds 0 1 2`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
@@ -15,8 +15,7 @@ from typer.core import TyperCommand
 from gradmix import __version__
 from gradmix._setting_docs import Description, describe
 from gradmix._setting_types import parse_seeds
-from gradmix.errors import InputError
-from gradmix.settings import PRESETS
+from gradmix.settings import PRESETS, MixSettings
 
 if TYPE_CHECKING:
     from gradmix.runs.config import RunConfig
@@ -61,47 +60,6 @@ def general_options(
     """Class-incremental learning with gradient-based selective mixup."""
 
 
-def parse_class_order(text: str | None) -> str | tuple[int, ...] | None:
-    """Return natural or seed:N as it is, and classes separated by commas as a tuple."""
-    if text is None or not text[:1].isdecimal():
-        return text
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise InputError(
-            f"class_order is {text!r}; give natural, seed:1993, or classes such as 3,1,0,2"
-        )
-    return tuple(int(part) for part in parts)
-
-
-def parse_options(texts: list[str] | None) -> tuple[tuple[str, float], ...] | None:
-    """Return the pairs of name=number, sorted by name.
-
-    >>> parse_options(["beta=1", "alpha=0.5"])
-    (('alpha', 0.5), ('beta', 1.0))
-    """
-    if texts is None:
-        return None
-    pairs: dict[str, float] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            raise InputError(f"option is {text!r}; give name=number, such as alpha=0.3") from None
-        if name in pairs:
-            raise InputError(
-                f"option {name} is given twice, {pairs[name]:g} and {number:g}; give it once, or "
-                "list several in the file of a sweep: options = [{...}, {...}]"
-            )
-        pairs[name] = number
-    return tuple(sorted(pairs.items()))
-
-
-def parse_transforms(names: list[str] | None) -> tuple[str, ...] | None:
-    """Return the names as a tuple; "none" alone is the empty tuple."""
-    return None if names is None else () if names == ["none"] else tuple(names)
-
-
 Data = Annotated[list[str] | None, typer.Option(help="Data sets; see `gradmix list`.")]
 Seeds = Annotated[list[str] | None, typer.Option(help="Seeds, such as 0 1 2 or 0-4. Default: 0.")]
 Imports = Annotated[
@@ -115,17 +73,22 @@ Jobs = Annotated[int, typer.Option(help="Runs to compute at once, each in a proc
 Out = Annotated[str, typer.Option(help="Folder for the result files.")]
 Again = Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")]
 RetryFailed = Annotated[bool, typer.Option(help="Repeat runs that failed earlier.")]
+Logs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        help="Write losses and accuracies during the run: csv:FOLDER, tensorboard:FOLDER, "
+        "wandb:PROJECT or mlflow:EXPERIMENT.",
+    ),
+]
+LogEvery = Annotated[int | None, typer.Option(help="Also log the loss of every so many steps.")]
 Checkpoint = Annotated[
     bool, typer.Option(help="Save checkpoints, and resume stopped runs from them.")
 ]
 
-KINDS: dict[str, type] = {"integer": int, "number": float, "string": str}
-FLAGS = {"exemplars_per_class": ("--exemplars-per-class", "--exemplars"), "options": ("--option",)}
-PARSERS: dict[str, Callable[[Any], Any]] = {
-    "options": parse_options,
-    "class_order": parse_class_order,
-    "transforms": parse_transforms,
-}
+KINDS: dict[str, type] = {"number": float, "string": str, "boolean": bool}
+"""The types of values; other settings are integers."""
+
 BY_DATA = {name for preset in PRESETS.values() for name in preset}
 """Settings whose default depends on the data set."""
 
@@ -134,27 +97,42 @@ OPTIONS = {
 }
 
 
+def with_options(options: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
+    """Give a command with `**settings` these options."""
+
+    def add(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        named = [parameter for parameter in own if parameter.kind != parameter.VAR_KEYWORD]
+        command.__signature__ = inspect.Signature([*named, *options])  # type: ignore[attr-defined]
+        return command
+
+    return add
+
+
+def option(
+    name: str, setting: Description, text: str, *, flags: Sequence[str] = (), many: bool = False
+) -> inspect.Parameter:
+    """Return a setting as an option; `many` lets it take several values."""
+    kind: Any = KINDS.get(setting.kind, int)
+    kind = list[kind] if many else kind
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[Optional[kind], typer.Option(*flags, help=text)],  # noqa: UP045
+    )
+
+
 def with_settings(command: Command) -> Command:
-    """Give a command with `**settings` an option for each setting.
+    """Give a command with `**settings` an option for each setting of a run.
 
     Options take several values. A setting that is a list itself takes one list.
     """
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    named = [parameter for parameter in own if parameter.kind != parameter.VAR_KEYWORD]
-    options = [_parameter(description) for description in OPTIONS.values()]
-    command.__signature__ = inspect.Signature([*named, *options])  # type: ignore[attr-defined]
-    return command
-
-
-def _parameter(setting: Description) -> inspect.Parameter:
-    kind: Any = KINDS[setting.kind]
-    option = typer.Option(*FLAGS.get(setting.name, ()), help=help_of(setting))
-    return inspect.Parameter(
-        setting.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[Optional[list[kind]], option],  # noqa: UP045 - kind is a variable
+    options = (
+        option(name, setting, help_of(setting), flags=setting.flags, many=True)
+        for name, setting in OPTIONS.items()
     )
+    return with_options(list(options))(command)
 
 
 def help_of(setting: Description) -> str:
@@ -162,7 +140,7 @@ def help_of(setting: Description) -> str:
     if setting.name in BY_DATA:
         default = "depends on the data set"
     elif setting.default is None:
-        default = "depends on the mix" if setting.name in ("alpha", "tables") else "none"
+        default = "depends on the mix" if setting.name in MixSettings.model_fields else "none"
     elif isinstance(setting.default, list):
         default = " ".join(map(str, setting.default)) or "none"
     else:
@@ -173,14 +151,10 @@ def help_of(setting: Description) -> str:
 def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the given settings by name, each with a list of values."""
     return {
-        name: [PARSERS.get(name, _same)(one) for one in ([value] if setting.is_list else value)]
+        name: [value] if setting.is_list else value
         for name, setting in OPTIONS.items()
         if (value := settings[name]) is not None
     }
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def chosen_runs(
@@ -191,9 +165,12 @@ def chosen_runs(
     file: str | None = None,
     imports: list[str] | None = None,
     controls: bool = False,
-    skip_impossible: bool = False,
+    skip_impossible: bool | None = None,
 ) -> tuple[list[RunConfig], dict[str, str]]:
-    """Return the runs of a command line, and the skipped combinations with the reason."""
+    """Return the runs of a command line, and the skipped combinations with the reason.
+
+    `skip_impossible` is None if the command has no such option.
+    """
     from gradmix.runs.config import controls_of, expand
 
     if imports:
@@ -209,7 +186,8 @@ def chosen_runs(
         from gradmix.runs.grid import read_grids
 
         grids = list(read_grids(file, **axes))
-    configs, skipped = expand(grids, skip_impossible)
+    remedy = "" if skip_impossible is None else "; --skip-impossible skips it"
+    configs, skipped = expand(grids, bool(skip_impossible), remedy=remedy)
     if controls:
         every = [one for config in configs for one in (config, *controls_of(config))]
         configs = list(dict.fromkeys(every))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,18 +14,21 @@ from gradmix.cli.settings import (
     Data,
     Imports,
     Jobs,
+    LogEvery,
+    Logs,
     Out,
     RetryFailed,
     Seeds,
     chosen_runs,
     with_settings,
 )
-from gradmix.cli.terminal import SweepDisplay, messages, output, show_results
+from gradmix.cli.terminal import SweepDisplay, remark, show, show_results
 from gradmix.errors import InputError
 
 if TYPE_CHECKING:
     from gradmix.runs.run import Outcome
     from gradmix.runs.sweep import Sweep
+    from gradmix.runs.workers import Engine
 
 
 @with_settings
@@ -39,6 +42,16 @@ def sweep(
     imports: Imports = None,
     controls: Controls = False,
     jobs: Jobs = 1,
+    engine: Annotated[
+        Literal["loky", "dask"], typer.Option(help="Processes of this machine, or a dask cluster.")
+    ] = "loky",
+    address: Annotated[
+        str | None,
+        typer.Option(help="Scheduler of a dask cluster. Default: a cluster of --jobs workers."),
+    ] = None,
+    devices_per_run: Annotated[
+        int | None, typer.Option(min=1, help="GPUs that each run sees. Default: all.")
+    ] = None,
     out: Out = "runs",
     again: Again = False,
     retry_failed: RetryFailed = False,
@@ -46,6 +59,8 @@ def sweep(
         bool, typer.Option(help="Skip combinations that are not possible.")
     ] = False,
     checkpoint: Checkpoint = True,
+    log: Logs = None,
+    log_every: LogEvery = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON per run.")
     ] = False,
@@ -56,6 +71,7 @@ def sweep(
     Runs that OUT already has are not repeated. A stopped sweep resumes from its checkpoints.
     Several sweeps may share OUT.
     """
+    from gradmix.loggers import LogTo
     from gradmix.runs.store import ResultStore
     from gradmix.runs.sweep import run_sweep
 
@@ -71,13 +87,13 @@ def sweep(
         skip_impossible=skip_impossible,
     )
     for name, reason in skipped.items():
-        messages.print(f"skipped: {name}: {reason}", soft_wrap=True, markup=False)
+        remark(f"skipped: {name}: {reason}")
         if as_json:
             line = {"status": "impossible", "combination": name, "reason": reason}
             print(json.dumps(line), flush=True)  # noqa: T201
     display = SweepDisplay()
 
-    def show(state: Sweep, outcome: Outcome | None) -> None:
+    def note(state: Sweep, outcome: Outcome | None) -> None:
         display.show(state, outcome)
         if as_json and outcome is not None:
             print(json.dumps(_line(state, outcome)), flush=True)  # noqa: T201
@@ -89,11 +105,13 @@ def sweep(
                 configs,
                 ResultStore(out),
                 jobs=jobs,
+                engine=_engine(engine, address, jobs, devices_per_run),
                 again=again,
                 retry_failed=retry_failed,
                 skip_impossible=skip_impossible,
                 checkpoint=checkpoint,
-                on_progress=show,
+                log=LogTo(tuple(log or ()), log_every),
+                on_progress=note,
             )
     except KeyboardInterrupt:
         stopped = True
@@ -103,6 +121,19 @@ def sweep(
         raise typer.Exit(130)
     if display.sweep is not None and display.sweep.failures:
         raise typer.Exit(1)
+
+
+def _engine(name: str, address: str | None, jobs: int, devices: int | None) -> Engine | None:
+    """Return where the runs are computed; None: as `jobs` says."""
+    from gradmix.runs.workers import dask_engine, loky_engine
+
+    if name == "dask":
+        if devices is not None:
+            raise InputError("devices_per_run belongs to the engine loky; dask workers choose")
+        return dask_engine(address, jobs)
+    if address is not None:
+        raise InputError(f"address is {address!r}, and engine is 'loky'; give --engine dask")
+    return None if devices is None else loky_engine(jobs, devices)
 
 
 def _line(state: Sweep, outcome: Outcome) -> dict[str, Any]:
@@ -138,16 +169,12 @@ def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
 
     if state.results and not as_json:
         show_results(comparison_table(group_results(state.results)).text())
-        output.print(f"results in {state.store.path}", soft_wrap=True)
+        show(f"results in {state.store.path}")
     done, total = len(state.results), len(state.configs)
     if stopped:
-        messages.print(
-            f"stopped: {done} of {total} runs are finished; the same command resumes",
-            soft_wrap=True,
-        )
+        remark(f"stopped: {done} of {total} runs are finished; the same command resumes")
     if state.failures:
-        messages.print(
+        remark(
             f"{len(state.failures)} of {total} runs failed; `gradmix results {state.store.path} "
-            "--failed` shows why, --retry-failed repeats them",
-            soft_wrap=True,
+            "--failed` shows why, --retry-failed repeats them"
         )

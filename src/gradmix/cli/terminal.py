@@ -6,8 +6,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -124,6 +123,21 @@ def follow(
     return observe
 
 
+def photo_counter(progress: Progress) -> Callable[[int, int], None]:
+    """Return a function that shows how many photos have been embedded: as a bar or as lines."""
+    if not messages.is_terminal:
+        from gradmix.classifier.report import Observer
+
+        return Observer(remark).on_photo
+    bar = progress.add_task("computing features", total=None, status="", visible=False)
+
+    def show_photos(done: int, total: int) -> None:
+        status = f"{done} of {total} photos"
+        progress.update(bar, total=total, completed=done, status=status, visible=done < total)
+
+    return show_photos
+
+
 def _short_replay(event: TaskDone, config: RunConfig) -> str:
     """Return a remark if the memory was smaller than the replay batch."""
     if event.replay_batch in (0, config.replay_batch_size):
@@ -140,39 +154,32 @@ def _where(at: RunProgress) -> str:
     return f"task {at.task}/{at.tasks} epoch {at.epoch}/{at.epochs}"
 
 
-class SweepDisplay:
+class SweepDisplay(ExitStack):
     """Shows the progress of a sweep on standard error, and a line for every run."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sweep: Sweep | None = None
-        self._live = Live(
-            get_renderable=self._picture, console=messages, transient=True, refresh_per_second=2
-        )
-
-    def __enter__(self) -> SweepDisplay:
         if messages.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.stop()
+            self.enter_context(
+                Live(
+                    get_renderable=self._picture,
+                    console=messages,
+                    transient=True,
+                    refresh_per_second=2,
+                )
+            )
 
     def show(self, sweep: Sweep, outcome: Outcome | None) -> None:
         """Show the outcome of a run; None means that the sweep begins."""
         self.sweep = sweep
         if outcome is None:
             kept = sweep.count("kept")
-            remark = f", {kept} of them finished earlier" if kept else ""
-            messages.print(f"{len(sweep.configs)} runs{remark}; {sweep.todo} to do")
+            earlier = f", {kept} of them finished earlier" if kept else ""
+            messages.print(f"{len(sweep.configs)} runs{earlier}; {sweep.todo} to do")
         elif outcome.status != "kept":
             became = [_became(outcome), *([outcome.remark] if outcome.remark else [])]
-            text = " · ".join([run_label(outcome.config), *became, _standing(sweep)])
-            messages.print(text, soft_wrap=True, markup=False)
+            remark(" · ".join([run_label(outcome.config), *became, _standing(sweep)]))
 
     def _picture(self) -> Group:
         """Return the bar, and the runs that are being computed."""

@@ -11,7 +11,6 @@ from gradmix.closed_form.head import ClosedFormHead, Linear
 from gradmix.closed_form.ridge import Ridge
 
 __all__ = [
-    "HEADS",
     "SLDA",
     "ClosedFormHead",
     "Linear",
@@ -22,6 +21,3 @@ __all__ = [
     "fit_temperature",
     "fit_threshold",
 ]
-
-HEADS: dict[str, type[ClosedFormHead]] = {"ncm": NearestMean, "ridge": Ridge, "slda": SLDA}
-"""The closed-form heads by name; each takes `embedding_size` and its own settings."""

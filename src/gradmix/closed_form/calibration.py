@@ -120,8 +120,8 @@ def fit_threshold(novelty: Tensor, false_alarm_rate: float) -> float:
     if rank > len(novelty):
         needed = math.ceil(1 / false_alarm_rate - 1e-9) - 1
         raise InputError(
-            f"novelty has {len(novelty)} held-out samples; a false_alarm_rate of "
+            f"there are {len(novelty)} held-out samples; a false_alarm_rate of "
             f"{false_alarm_rate} needs at least {needed}; hold out more, or allow a rate of "
-            f"{1 / (len(novelty) + 1):.3f}"
+            f"{math.ceil(1000 / (len(novelty) + 1)) / 1000}"
         )
     return float(torch.sort(novelty).values[rank - 1])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradmix.closed_form._moments import Moments, solve_positive
-from gradmix.closed_form.head import ClosedFormHead, Linear
+from gradmix.closed_form.head import ClosedFormHead, Linear, solve_positive
 from gradmix.errors import InputError
 
 ROUNDING = 1e-12  # scatter below this share of the second moments is a rounding error
@@ -28,8 +27,8 @@ class NearestMean(ClosedFormHead):
 
     second_moments = False
 
-    def _solve(self, moments: Moments) -> Linear:
-        means = moments.means()
+    def _solve(self) -> Linear:
+        means = self.means()
         return Linear(means.T, -means.square().sum(1) / 2)
 
 
@@ -56,27 +55,22 @@ class SLDA(ClosedFormHead):
         super().__init__(embedding_size, normalise=normalise)
         self.shrinkage = shrinkage
 
-    def _solve(self, moments: Moments) -> Linear:
-        means = moments.means()  # (C, M)
-        weight = solve_positive(shrunk_covariance(moments, self.shrinkage), means.T)
+    def _solve(self) -> Linear:
+        means = self.means()  # (C, M)
+        weight = solve_positive(self.covariance(), means.T)
         return Linear(weight, -(means * weight.T).sum(1) / 2)
 
-
-def shrunk_covariance(moments: Moments, shrinkage: float | None = None) -> Tensor:
-    """Return the pooled covariance of the classes, shrunk towards a multiple of I, (M, M).
-
-    Args:
-        moments: The moments.
-        shrinkage: The weight of the identity; None chooses it (see `SLDA`).
-    """
-    covariance = moments.scatter() / moments.samples
-    scale = float(covariance.trace()) / moments.size
-    identity = torch.eye(moments.size, dtype=torch.float64)
-    if scale <= ROUNDING * float(moments.gram.trace()) / moments.size:
-        return identity  # one sample per class: no scatter, only rounding errors
-    if shrinkage is None:
-        shrinkage = oracle_shrinkage(covariance, moments.samples)
-    return (1 - shrinkage) * covariance + shrinkage * scale * identity
+    def covariance(self) -> Tensor:
+        """Return the pooled covariance of the classes, shrunk towards a multiple of I, (M, M)."""
+        size, covariance = self.feature_size, self.scatter() / self.samples
+        scale = float(covariance.trace()) / size
+        identity = torch.eye(size, dtype=torch.float64)
+        if scale <= ROUNDING * float(self._gram.trace()) / size:
+            return identity  # one sample per class: no scatter, only rounding errors
+        share = self.shrinkage
+        if share is None:
+            share = oracle_shrinkage(covariance, self.samples)
+        return (1 - share) * covariance + share * scale * identity
 
 
 def oracle_shrinkage(covariance: Tensor, samples: float) -> float:

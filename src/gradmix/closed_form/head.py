@@ -1,9 +1,11 @@
-"""The interface of the closed-form heads: linear classifiers computed from sums over samples.
+"""The closed-form heads: linear classifiers computed from sums over samples.
 
-    embedding (d,) ─ normalise ─ features (M,) ─ linear ─ scores (C,)
+    embedding (d,) ─ normalise ─ features h (M,) ─ linear ─ scores (C,)
 
-No head has epochs, a learning rate or exemplars. `update` adds samples to the stored sums, and
-the linear layer is computed from the sums when it is first needed.
+No head has epochs, a learning rate or exemplars. `update` adds samples to the stored sums, and the
+linear layer is computed from the sums when it is first needed. The sums of a union of samples are
+the sums of the parts' sums, so the order of the classes and the number of calls make no difference
+beyond floating-point rounding.
 """
 
 from __future__ import annotations
@@ -11,14 +13,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import inf
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradmix.closed_form._moments import Moments
-from gradmix.errors import InputError
+from gradmix.errors import FileError, InputError
+from gradmix.files.schema import Schema, TensorOf, validate
+
+SAME_SAMPLES = 1e-3  # relative tolerance: the same features, computed in another batch, as float16
+FIRST_JITTER = 1e-12  # relative to the mean of the diagonal
+STATE = "the state of the head"  # the name of the file in error messages
 
 
 class Linear(NamedTuple):
@@ -26,6 +32,15 @@ class Linear(NamedTuple):
 
     weight: Tensor  # (M, C)
     bias: Tensor  # (C,)
+
+
+class SavedSums(Schema):
+    """The sums of a head in a file; `gram` is packed into its lower triangle."""
+
+    classes: Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
+    counts: Annotated[Tensor, TensorOf(torch.int64, torch.float64, ndim=1, finite=True)]
+    sums: Annotated[Tensor, TensorOf(torch.float64, ndim=2, finite=True)]
+    gram: Annotated[Tensor, TensorOf(torch.float64, ndim=1, finite=True)]
 
 
 class _Normalise(nn.Module):
@@ -46,13 +61,17 @@ class ClosedFormHead(ABC):
         normalise: Whether to scale each embedding to length 1 first.
     """
 
-    second_moments = True  # whether the head needs Σ h hᵀ
+    second_moments = True  # whether the head needs Σ h hᵀ, M² · 8 bytes
 
     def __init__(self, embedding_size: int, *, normalise: bool = True) -> None:
         if embedding_size < 1:
             raise InputError(f"embedding_size is {embedding_size}; it must be at least 1")
         self.embedding_size, self.normalise = embedding_size, normalise
-        self._moments = Moments(self.feature_size, second=self.second_moments)
+        size, order = self.feature_size, self.feature_size if self.second_moments else 0
+        self._labels = torch.zeros(0, dtype=torch.int64)  # in ascending order, (C,)
+        self._counts = torch.zeros(0, dtype=torch.int64)  # samples, or the sum of weights, (C,)
+        self._sums = torch.zeros(0, size, dtype=torch.float64)  # of the features by class, (C, M)
+        self._gram = torch.zeros(order, order, dtype=torch.float64)  # Σ h hᵀ, (M, M) or (0, 0)
         self._linear: Linear | None = None
 
     @property
@@ -63,12 +82,25 @@ class ClosedFormHead(ABC):
     @property
     def classes(self) -> tuple[int, ...]:
         """The labels that have been learned, in ascending order."""
-        return tuple(self._moments.classes.tolist())
+        return tuple(self._labels.tolist())
 
     @property
     def counts(self) -> tuple[int, ...]:
         """The number of samples of each class."""
-        return tuple(self._moments.counts.tolist())
+        return tuple(self._counts.tolist())
+
+    @property
+    def samples(self) -> float:
+        """The number of samples of all classes, or the sum of their weights."""
+        return float(self._counts.sum())
+
+    def means(self) -> Tensor:
+        """Return the mean of the features of each class, (C, M)."""
+        return self._sums / self._counts[:, None]
+
+    def scatter(self) -> Tensor:
+        """Return Σ (h − μ_y)(h − μ_y)ᵀ over all samples, (M, M)."""
+        return self._gram - self._sums.T @ self.means()
 
     def features(self, embeddings: Tensor) -> Tensor:
         """Return the features of embeddings (B, d): (B, M) in float64 on the CPU."""
@@ -85,6 +117,8 @@ class ClosedFormHead(ABC):
     def feature_module(self) -> nn.Module:
         """Return `features` as a module in float32, for export."""
         return _Normalise() if self.normalise else nn.Identity()
+
+    # --- learning and forgetting ------------------------------------------------------------
 
     def update(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Learn samples, of known or new classes.
@@ -108,8 +142,21 @@ class ClosedFormHead(ABC):
             weights = weights.to("cpu", torch.float64)
             if weights.shape != labels.shape or not (weights > 0).logical_and(weights < inf).all():
                 raise InputError(f"weights must be {len(labels)} finite numbers above 0")
-        self._moments.add(self.features(embeddings), labels.to("cpu", torch.int64), weights)
+        self._add(self.features(embeddings), labels.to("cpu", torch.int64), weights)
         self._linear = None
+
+    def _add(self, features: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        times = torch.ones_like(labels) if weights is None else weights
+        weighted = features if weights is None else features * weights[:, None]
+        known = torch.cat([self._labels, labels]).unique()  # in ascending order
+        old, new = torch.searchsorted(known, self._labels), torch.searchsorted(known, labels)
+        dtype = torch.promote_types(self._counts.dtype, times.dtype)  # int64 without weights
+        counts = torch.zeros(len(known), dtype=dtype).index_add(0, old, self._counts.to(dtype))
+        sums = torch.zeros(len(known), features.shape[1], dtype=torch.float64)
+        if self.second_moments:
+            self._gram = symmetric(self._gram + weighted.T @ features)
+        self._sums = sums.index_add(0, old, self._sums).index_add(0, new, weighted)
+        self._labels, self._counts = known, counts.index_add(0, new, times.to(dtype))
 
     def forget(self, label: int, embeddings: Tensor | None = None) -> bool:
         """Remove a class, and return whether the head is as if it had never learned it.
@@ -129,31 +176,70 @@ class ClosedFormHead(ABC):
         if label not in self.classes:
             raise InputError(f"label is {label}; known are {', '.join(map(str, self.classes))}")
         own = None if embeddings is None else self.features(embeddings)
-        exact = self._moments.remove(label, own)
-        self._linear = None
-        return exact
+        others = self._labels != label
+        if own is not None:
+            self._check_same_samples(self.classes.index(label), own)
+        if self.second_moments:
+            self._gram = symmetric(self._gram_without(others, own))
+        self._labels, self._counts = self._labels[others], self._counts[others]
+        self._sums, self._linear = self._sums[others], None
+        return not self.second_moments or own is not None or not others.any()
+
+    def _gram_without(self, others: Tensor, features: Tensor | None) -> Tensor:
+        """Return the second moments of the other classes, (M, M)."""
+        if not others.any():
+            return torch.zeros_like(self._gram)
+        if features is not None:
+            return self._gram - features.T @ features
+        share = self._counts[others].sum() / self._counts.sum()
+        return self.scatter() * share + self._sums[others].T @ self.means()[others]
+
+    def _check_same_samples(self, place: int, features: Tensor) -> None:
+        """Refuse features other than the added ones, by their number and their sum."""
+        label, count = self.classes[place], float(self._counts[place])
+        if len(features) != count:
+            raise InputError(
+                f"embeddings has {len(features)} rows, but class {label} was learned from "
+                f"{count:g}; pass all of them, or None"
+            )
+        near = SAME_SAMPLES * features.abs().sum(0)
+        if ((features.sum(0) - self._sums[place]).abs() > near).any():
+            raise InputError(
+                f"embeddings differ from those that class {label} was learned from; pass the "
+                "same embeddings, or None"
+            )
 
     def shift_labels(self, label: int) -> None:
         """Lower every label above `label` by one, after the class `label` was removed."""
-        self._moments.classes = self._moments.classes - (self._moments.classes > label).long()
+        self._labels = self._labels - (self._labels > label).long()
         self._linear = None
+
+    # --- the linear classifier --------------------------------------------------------------
 
     def linear(self) -> Linear:
         """Return the linear classifier on features; it is computed when the sums have changed."""
-        if not len(self._moments.classes):
+        if not len(self._labels):
             raise InputError("the head has no classes; call update first")
         if self._linear is None:
-            self._linear = self._solve(self._moments)
+            self._linear = self._solve()
         return self._linear
+
+    @abstractmethod
+    def _solve(self) -> Linear:
+        """Compute the linear classifier of the sums."""
 
     def scores(self, embeddings: Tensor) -> Tensor:
         """Return the score of each class for embeddings (B, d): (B, C) in float64."""
         weight, bias = self.linear()
         return self.features(embeddings) @ weight + bias
 
+    # --- state ------------------------------------------------------------------------------
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that was learned, as plain tensors."""
-        return self._moments.state_dict()
+        triangle = self._gram[tuple(torch.tril_indices(*self._gram.shape))]  # a copy
+        kept = {"classes": self._labels, "counts": self._counts, "sums": self._sums}
+        return {**{name: part.clone() for name, part in kept.items()}, "gram": triangle}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replace everything that was learned by the state of a head with the same arguments.
@@ -161,9 +247,46 @@ class ClosedFormHead(ABC):
         Raises:
             FileError: If the state does not fit; nothing is changed.
         """
-        self._moments.load_state_dict(state)
-        self._linear = None
+        saved = validate(SavedSums, dict(state), STATE)
+        order, classes = len(self._gram), len(saved.classes)
+        triangle = order * (order + 1) // 2
+        shapes = {"counts": (classes,), "sums": (classes, self.feature_size), "gram": (triangle,)}
+        for name, shape in shapes.items():
+            found = tuple(getattr(saved, name).shape)
+            if found != shape:
+                raise FileError(f"{STATE} is damaged: {name} has shape {found}, not {shape}")
+        if (saved.classes.diff() <= 0).any() or (saved.counts <= 0).any():
+            raise FileError(f"{STATE} is damaged: classes must ascend and counts be positive")
+        self._labels, self._counts = saved.classes.clone(), saved.counts.clone()
+        gram = torch.zeros(order, order, dtype=torch.float64)
+        gram[tuple(torch.tril_indices(order, order))] = saved.gram
+        self._sums, self._gram, self._linear = saved.sums.clone(), symmetric(gram), None
 
-    @abstractmethod
-    def _solve(self, moments: Moments) -> Linear:
-        """Compute the linear classifier of the moments."""
+
+def symmetric(matrix: Tensor) -> Tensor:
+    """Return a matrix whose upper triangle mirrors the lower, as after saving and loading it.
+
+    The product of a matrix with its own transpose is not symmetric in the last bits.
+    """
+    return matrix.tril() + matrix.tril(-1).T
+
+
+def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
+    """Return matrix⁻¹ · right by Cholesky decomposition.
+
+    A matrix that rounding has made singular gets a multiple of the identity, ten times larger at
+    each attempt.
+
+    Args:
+        matrix: A symmetric positive semidefinite matrix, (M, M).
+        right: The right-hand sides, (M, C).
+    """
+    scale = max(float(matrix.diagonal().mean()), torch.finfo(matrix.dtype).tiny)
+    jitter = 0.0
+    while True:
+        shifted = matrix.clone()
+        shifted.diagonal().add_(jitter * scale)
+        factor, failed = torch.linalg.cholesky_ex(shifted)
+        if not failed:
+            return torch.cholesky_solve(right, factor)
+        jitter = 10 * jitter if jitter else FIRST_JITTER

@@ -8,8 +8,7 @@ import scipy.linalg
 import torch
 from torch import Tensor, nn
 
-from gradmix.closed_form._moments import STATE, Moments, solve_positive
-from gradmix.closed_form.head import ClosedFormHead, Linear
+from gradmix.closed_form.head import STATE, ClosedFormHead, Linear, solve_positive
 from gradmix.errors import FileError, InputError
 
 SEARCH_SIZE = 2000  # random features used to choose the regulariser: 2 s on one core
@@ -98,12 +97,9 @@ class Ridge(ClosedFormHead):
         """
         rest = dict(state)
         projection = rest.pop("projection", None)
-        wanted = self._projection
-        if projection is None or (projection.shape, projection.dtype) != (
-            wanted.shape,
-            wanted.dtype,
-        ):
-            raise FileError(f"{STATE} is damaged: projection is not {tuple(wanted.shape)} float16")
+        wanted = self._projection.shape
+        if projection is None or projection.shape != wanted or projection.dtype != torch.float16:
+            raise FileError(f"{STATE} is damaged: projection is not {tuple(wanted)} float16")
         super().load_state_dict(rest)
         self._projection = projection.clone()
 
@@ -115,22 +111,18 @@ class Ridge(ClosedFormHead):
         """
         if self.regulariser is not None:
             return self.regulariser
-        moments = self._moments
-        size = min(moments.size, SEARCH_SIZE) if self.random_features else moments.size
-        gram, sums = moments.gram[:size, :size], moments.sums[:, :size].T
-        return best_regulariser(gram, sums, moments.samples) * moments.size / size
+        whole = self.feature_size
+        size = min(whole, SEARCH_SIZE) if self.random_features else whole
+        gram, sums = self._gram[:size, :size], self._sums[:, :size].T
+        grid = SEARCH_GRID * gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
+        best = cross_validation_errors(gram, sums, self.samples, grid).argmin()
+        return float(grid[best]) * whole / size
 
-    def _solve(self, moments: Moments) -> Linear:
-        shifted = moments.gram.clone()
+    def _solve(self) -> Linear:
+        shifted = self._gram.clone()
         shifted.diagonal().add_(self.chosen_regulariser())
-        weight = solve_positive(shifted, moments.sums.T)
+        weight = solve_positive(shifted, self._sums.T)
         return Linear(weight, torch.zeros(weight.shape[1], dtype=torch.float64))
-
-
-def best_regulariser(gram: Tensor, sums: Tensor, samples: float) -> float:
-    """Return the λ of a grid with the least generalised cross-validation error."""
-    grid = SEARCH_GRID * gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
-    return float(grid[cross_validation_errors(gram, sums, samples, grid).argmin()])
 
 
 def cross_validation_errors(gram: Tensor, sums: Tensor, samples: float, grid: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gradmix.criterion.scores import Exemplars
 from gradmix.errors import InputError
+from gradmix.ranks import ALONE, Ranks
 
 FETCH_BATCH = 1024  # samples fetched at a time
 EMBED_BATCH = 128  # samples per forward pass; as much memory as a training step
@@ -62,10 +63,15 @@ def embed_rows(
     head: nn.Linear,
     fetch: Callable[[Tensor], Tensor],
     index: Tensor,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Return the head's inputs for the samples at `index`, (n, d), fetched part by part."""
-    parts = [_run(model, head, fetch(part))[0].float() for part in index.split(FETCH_BATCH)]
-    return torch.cat(parts) if parts else head.weight.new_empty(0, head.in_features)
+    """Return the head's inputs for the samples at `index`, (n, d), fetched part by part.
+
+    Every rank computes its rows and receives all of them.
+    """
+    own = index[ranks.rows(len(index))]
+    parts = [_run(model, head, fetch(part))[0].float() for part in own.split(FETCH_BATCH)]
+    return ranks.gather(torch.cat(parts), len(index))
 
 
 def _run(model: nn.Module, head: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,12 +47,3 @@ def check_samples(
     if not bool(torch.isfinite(x).all()):
         raise InputError(f"{name} inputs have NaN or infinite values")
     return Samples(x, y)
-
-
-def check_form(name: str, x: Tensor, current: Tensor) -> None:
-    """Raise InputError unless inputs have the shape and type of the current task's."""
-    if x.shape[1:] != current.shape[1:] or x.dtype != current.dtype:
-        raise InputError(
-            f"{name} inputs are {x.dtype} of shape {tuple(x.shape)}, current's are "
-            f"{current.dtype} of shape {tuple(current.shape)}; give all in the form batches have"
-        )

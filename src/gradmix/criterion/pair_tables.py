@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradmix.criterion.many_classes.on_demand import PairsOnDemand
 from gradmix.criterion.scores import Exemplars, Scored, class_scores, mean_gradient, projections
 from gradmix.errors import InputError
 from gradmix.settings import CriterionSettings
@@ -42,32 +43,11 @@ class PairTable:
         return float(self.negative.to(torch.float64).mean())
 
 
-class Pairs(Protocol):
-    """S⁻ and S* at several mixing ratios: full tables, or scores computed on demand.
+class PairTables:
+    """S⁻ and S* at several mixing ratios: one full pair table for each.
 
     `which` (S, 1) names, for each of S batches, the ratio by its number.
     """
-
-    @property
-    def number(self) -> int:
-        """The number of mixing ratios."""
-
-    @property
-    def negative_rate(self) -> float:
-        """The share of class pairs in S⁻."""
-
-    def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
-        """Whether each pair of labels is in S⁻, (S, B)."""
-
-    def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
-        """The label S* for each label in `y`, (S, B); valid where the mask `wanted` is true."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values from which the pairs can be rebuilt."""
-
-
-class PairTables:
-    """One full pair table for each mixing ratio."""
 
     def __init__(self, classes: Tensor, scores: Tensor) -> None:
         self.tables = tuple(PairTable.from_scores(classes, table) for table in scores)
@@ -102,6 +82,10 @@ class PairTables:
         return {"classes": self.classes, "scores": self.scores}
 
 
+Pairs = PairTables | PairsOnDemand
+"""S⁻ and S* at several mixing ratios: full tables, or scores computed on demand."""
+
+
 def pair_tables(
     exemplars: Exemplars,
     protected: Tensor,
@@ -109,6 +93,7 @@ def pair_tables(
     settings: CriterionSettings | None = None,
     *,
     bias: bool = True,
+    mask: Tensor | None = None,
 ) -> PairTables:
     """Return the pair table of all classes for each mixing ratio (Algorithm 1, steps 3 to 9).
 
@@ -119,10 +104,13 @@ def pair_tables(
         ratios: Mixing ratios between 0 and 1.
         settings: How exemplars are paired and gradients averaged.
         bias: Whether the head has a bias.
+        mask: Which weights the head has, (C, d); None if it has all. Others have no gradient.
     """
     settings = CriterionSettings() if settings is None else settings
     chosen = Exemplars(*(part[protected] for part in exemplars))
     gradient = mean_gradient(chosen, bias=bias, by_class=settings.by_class)
+    if mask is not None:
+        gradient = gradient._replace(weight=gradient.weight * mask)
     samples = Scored(
         exemplars.logits, projections(exemplars.embeddings, gradient), exemplars.labels
     )

@@ -16,6 +16,8 @@ from gradmix.criterion.pair_tables import Pairs, PairTable, PairTables, pair_tab
 from gradmix.criterion.scores import Exemplars, sample_weights
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
+from gradmix.models.heads import BlockLinear
+from gradmix.ranks import ALONE, Ranks
 from gradmix.settings import CriterionSettings
 from gradmix.types import LinearHead
 
@@ -53,6 +55,7 @@ class PairSelector:
         ratio: Parameters of the Beta distribution of λ.
         host: Draws the ratio of a single table.
         generator: Draws exemplars, on the device of the data.
+        ranks: The processes that embed the exemplars together.
 
     Attributes:
         pairs: The result of the last refresh; None before it and without a memory.
@@ -66,11 +69,12 @@ class PairSelector:
         ratio: tuple[float, float],
         host: np.random.Generator,
         generator: torch.Generator | None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.pairs: Pairs | None = None
         self._settings, self._number, self._ratio = settings, tables, ratio
         choose_search(settings.criterion, 1)  # raises if it needs a package that is missing
-        self._host, self._generator = host, generator
+        self._host, self._generator, self._ranks = host, generator, ranks
 
     @property
     def tables(self) -> tuple[PairTable, ...]:
@@ -88,24 +92,30 @@ class PairSelector:
         self._new = ClassIndex(pool.y[: pool.num_new], num_outputs)
         self._num_classes = len(pool.y.unique())
 
-    def refresh(self, model: nn.Module, head: nn.Linear) -> None:
+    def refresh(self, model: nn.Module, head: nn.Linear, adjustment: Tensor | None = None) -> None:
         """Score all class pairs with the model as it is now (Algorithm 1, steps 3 to 9).
 
         Without a memory there is nothing to protect and `pairs` stays None.
+
+        Args:
+            model: The network.
+            head: Its last layer.
+            adjustment: What the loss adds to all logits, (C,); None: nothing.
         """
         pool = self._pool
         if not self._number or pool.num_new == len(pool.y):
             return
         index = self._draw_exemplars()
-        embeddings = embed_rows(model, head, pool.inputs, index)  # (n, d)
+        embeddings = embed_rows(model, head, pool.inputs, index, self._ranks)  # (n, d)
         y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)
         if self._settings.gradient == "memory":
             protected = index >= pool.num_new
         search = choose_search(self._settings.criterion, self._num_classes)
         if search == "exact":
-            self.pairs = self._full_tables(head, embeddings, y, protected)
+            self.pairs = self._full_tables(head, adjustment, embeddings, y, protected)
         else:
-            self.pairs = self._on_demand(head, embeddings, y, protected, search)
+            layer = _with_adjustment(head, adjustment)
+            self.pairs = self._on_demand(layer, embeddings, y, protected, search)
 
     def _draw_exemplars(self) -> Tensor:
         """Draw pool rows: some samples of every current class, then the whole memory."""
@@ -121,16 +131,25 @@ class PairSelector:
         return [(k + 0.5) / self._number for k in range(self._number)]
 
     def _full_tables(
-        self, head: nn.Linear, embeddings: Tensor, y: Tensor, protected: Tensor
+        self,
+        head: nn.Linear,
+        adjustment: Tensor | None,
+        embeddings: Tensor,
+        y: Tensor,
+        protected: Tensor,
     ) -> PairTables:
         with torch.no_grad():
             logits = head(embeddings.to(head.weight.dtype)).float()
+        logits = logits if adjustment is None else logits + adjustment
         exemplars = Exemplars(embeddings, logits, y)
         bias = head.bias is not None
-        return pair_tables(exemplars, protected, self._ratios(), self._settings, bias=bias)
+        mask = head.mask if isinstance(head, BlockLinear) else None
+        return pair_tables(
+            exemplars, protected, self._ratios(), self._settings, bias=bias, mask=mask
+        )
 
     def _on_demand(
-        self, head: nn.Linear, embeddings: Tensor, y: Tensor, protected: Tensor, search: str
+        self, head: LinearHead, embeddings: Tensor, y: Tensor, protected: Tensor, search: str
     ) -> PairsOnDemand:
         settings, ratios = self._settings, self._ratios()
         weights = embeddings.new_zeros(len(y))
@@ -138,9 +157,7 @@ class PairSelector:
         sketch = make_sketch(
             embeddings,
             y,
-            LinearHead(
-                *(None if p is None else p.detach().float() for p in (head.weight, head.bias))
-            ),
+            head,
             weights,
             all_pairs=settings.all_pairs,
             generator=self._generator,
@@ -179,3 +196,16 @@ class PairSelector:
             if pairs.number != self._number:
                 raise InputError(f"pairs: {pairs.number} tables are saved, not {self._number}")
         self.pairs = pairs
+
+
+def _with_adjustment(head: nn.Linear, adjustment: Tensor | None) -> LinearHead:
+    """Return the weights of a head whose biases contain the adjustment of the logits."""
+    bias = None if head.bias is None else head.bias.detach().float()
+    if adjustment is not None:
+        if bias is None:
+            raise InputError(
+                "logit_adjustment needs a head with bias if there are many classes; "
+                "give criterion='exact' or logit_adjustment=0"
+            )
+        bias = bias + adjustment
+    return LinearHead(head.weight.detach().float(), bias)

@@ -9,28 +9,17 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from gradmix.data.cifar import cifar_10, cifar_100
-from gradmix.data.datasets import (
-    DataSet,
-    digits,
-    fashion_mnist,
-    from_arrays,
-    from_dataset,
-    mnist,
-)
+from gradmix.data.class_order import resolve_class_order
+from gradmix.data.datasets import DataSet, digits, from_arrays, from_dataset
 from gradmix.data.domains import split_into_domains
-from gradmix.data.idx import read_idx
+from gradmix.data.idx import fashion_mnist, mnist, read_idx
 from gradmix.data.image_folders.dataset import from_folder, imagenet
-from gradmix.data.paths import checked_path
+from gradmix.data.image_folders.source import checked_path
 from gradmix.data.stream import StreamedImages
-from gradmix.data.tasks import (
-    Benchmark,
-    benchmark_from_tasks,
-    resolve_class_order,
-    split_into_tasks,
-)
+from gradmix.data.tasks import Benchmark, benchmark_from_tasks, split_into_tasks
 from gradmix.data.tiny_imagenet import tiny_imagenet_200
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.settings import StreamSettings
+from gradmix.settings import StreamSettings, task_scenario
 
 __all__ = [
     "DATASETS",
@@ -116,16 +105,18 @@ DATASETS: dict[str, DataSetInfo] = {
 _FOLDER = "folder:"
 
 
-def load_dataset(name: str) -> DataSet:
+def load_dataset(name: str, *, skip_unreadable: bool = False) -> DataSet:
     """Return a data set by name.
 
     Args:
-        name: A name in `DATASETS`, or `folder:PATH` for an image folder or zip file, or
+        name: A name in `DATASETS`, or `folder:PATH` for an image folder, a zip file or shards, or
             `folder:PATH@32` for the same with images resized to 32x32. A folder whose name really
             ends in @32 takes precedence.
+        skip_unreadable: Skip images of a folder that cannot be read, with a warning.
 
     Raises:
         UnknownNameError: The name is not known.
+        CorruptFileError: Images of a folder cannot be read, and they are not to be skipped.
 
     Example:
         >>> load_dataset("digits").train.x.shape
@@ -135,7 +126,7 @@ def load_dataset(name: str) -> DataSet:
     if name in DATASETS:
         return DATASETS[name].load()
     path, size = _folder(name)
-    return from_folder(path, size=size)
+    return from_folder(path, size=size, corrupt="skip" if skip_unreadable else "refuse")
 
 
 def _folder(name: str) -> tuple[str, int | None]:
@@ -189,7 +180,8 @@ def make_benchmark(data: DataSet, stream: StreamSettings) -> Benchmark:
     Raises:
         InputError: The settings do not fit the data set.
     """
-    if stream.scenario == "domain-incremental":
+    scenario = task_scenario(stream.scenario)
+    if scenario == "domain-incremental":
         return split_into_domains(
             data,
             stream.domains,
@@ -204,6 +196,6 @@ def make_benchmark(data: DataSet, stream: StreamSettings) -> Benchmark:
         increments,
         stream.class_order,
         evaluate_on=stream.evaluate_on,
-        blur=stream.blur if stream.scenario == "blurry" else 0.0,
+        blur=stream.blur if scenario == "blurry" else 0.0,
         seed=stream.scenario_seed,
     )

@@ -1,7 +1,8 @@
-"""Arrays and tensors of a caller as tensors of a data set."""
+"""Arrays, tensors and PyTorch datasets of a caller as tensors of a data set."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gradmix.data.image_folders.decode import channels_first, convert, is_grey
 from gradmix.errors import InputError
 
 CHANNELS = (1, 3, 4)
 MOST_CLASSES = 2**20
+_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
+_ROUNDING = 1e-3  # largest distance of 255 · float from a whole number
+_ROUNDING_OF_HALF = 0.07  # for float16: half of its last digit below 1, times 255
 
 
 def plain_tensor(value: Tensor, name: str) -> Tensor:
@@ -47,7 +52,8 @@ def as_array(value: npt.ArrayLike | Tensor, name: str) -> npt.NDArray[Any]:
     """Return anything that is like an array as a NumPy array; InputError for anything else."""
     if isinstance(value, Tensor):
         value = plain_tensor(value, name)
-        return (value.float() if value.is_floating_point() else value).numpy()
+        unknown = value.is_floating_point() and value.dtype not in _NUMPY_FLOATS
+        return (value.float() if unknown else value).numpy()
     if hasattr(value, "toarray"):
         raise InputError(f"{name} is a sparse matrix; pass {name}.toarray()")
     if np.ma.is_masked(value):
@@ -61,16 +67,9 @@ def as_array(value: npt.ArrayLike | Tensor, name: str) -> npt.NDArray[Any]:
 def read_inputs(value: npt.ArrayLike | Tensor, name: str) -> Tensor:
     """Return a copy as uint8 images (N, C, H, W) or float32 rows (N, d); else InputError."""
     array = as_array(value, name)
-    if array.dtype == np.uint8 and array.ndim == 3:
-        return torch.from_numpy(np.array(array)).unsqueeze(1)
-    if array.dtype == np.uint8 and array.ndim == 4 and array.shape[1] in CHANNELS:
-        return torch.from_numpy(np.array(array))
     if array.dtype.kind == "f" and array.ndim == 2:
         return torch.from_numpy(_to_float32(array, name))
-    raise InputError(
-        f"{name} is {array.dtype} of shape {array.shape}; it must be uint8 images (N, H, W) or "
-        f"(N, C, H, W) with 1, 3 or 4 channels, or float rows (N, d){_hint(array)}"
-    )
+    return image_stack(array, name)
 
 
 def _to_float32(array: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
@@ -83,17 +82,67 @@ def _to_float32(array: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
     return np.array(array, dtype=np.float32)
 
 
-def _hint(array: npt.NDArray[Any]) -> str:
-    """Return a remedy for the most common mistakes."""
-    if array.ndim == 4 and array.dtype == np.uint8 and array.shape[3] in CHANNELS:
-        return "; for channels last, pass x.transpose(0, 3, 1, 2)"
-    if array.ndim in (3, 4) and array.dtype.kind in "iu":
-        return "; if its values are 0 to 255, pass x.astype('uint8')"
-    if array.ndim in (3, 4) and array.dtype.kind == "f":
-        return "; if its values are 0 to 1, pass (x * 255).round().astype('uint8')"
-    if array.ndim == 2 and array.dtype.kind in "iub":
-        return "; pass rows as x.astype('float32')"
-    return ""
+def image_stack(array: npt.NDArray[Any], name: str) -> Tensor:
+    """Return images (N, H, W), (N, C, H, W) or (N, H, W, C) as uint8 (N, C, H, W).
+
+    Raises:
+        InputError: The array has another shape, or values that are not bytes or bytes / 255.
+    """
+    if array.dtype.kind in "iub" and array.size and array.min() >= 0 and array.max() <= 255:
+        array = array.astype(np.uint8)
+    if array.dtype.kind not in "uf" or array.ndim not in (3, 4) or 0 in array.shape:
+        raise InputError(
+            f"{name} is {array.dtype} of shape {array.shape}; images are bytes, 0 to 255, or "
+            "floats from 0 to 1, (N, H, W), (N, C, H, W) or (N, H, W, C), at least one; rows are "
+            "floats (N, d)"
+        )
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.shape[1] not in CHANNELS and array.shape[3] in CHANNELS:
+        array = array.transpose(0, 3, 1, 2)
+    if array.shape[1] not in CHANNELS:
+        raise InputError(
+            f"{name} has shape {array.shape}; images have 1, 3 or 4 channels, (N, C, H, W) or "
+            "(N, H, W, C)"
+        )
+    kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+    return _as_bytes(torch.from_numpy(np.array(array, dtype=kind)), name).contiguous()
+
+
+def one_image(item: npt.NDArray[Any] | Tensor, name: str) -> Tensor:
+    """Return one array (H, W), (H, W, C) or (C, H, W) as uint8 (C, H, W).
+
+    If both ends could be channels, a NumPy array is (H, W, C) and a tensor (C, H, W).
+    """
+    array = as_array(item, name)
+    first, last = (array.ndim > 0 and array.shape[axis] in CHANNELS for axis in (0, -1))
+    if array.ndim == 3 and last and not (first and isinstance(item, Tensor)):
+        array = array.transpose(2, 0, 1)
+    return image_stack(array[None], name)[0]
+
+
+def _as_bytes(pixels: Tensor, name: str) -> Tensor:
+    """Return bytes: unchanged, or from floats that are bytes divided by 255; else InputError."""
+    if pixels.dtype == torch.uint8:
+        return pixels
+    if not pixels.is_floating_point():
+        raise InputError(f"{name} has values above 255 of {pixels.dtype}; images are torch.uint8")
+    scaled = pixels.double() * 255
+    rounded = scaled.round()
+    away = _ROUNDING_OF_HALF if pixels.dtype == torch.float16 else _ROUNDING
+    exact = bool(((scaled - rounded).abs() <= away).all())  # also not NaN
+    if not exact or bool(((rounded < 0) | (rounded > 255)).any()):
+        least, most = float(pixels.min()), float(pixels.max())
+        advice = "leave out transforms such as Normalize"
+        if 0 <= least <= most <= 1:
+            advice += ", or pass bytes: (x * 255).round().to(torch.uint8)"
+        elif 0 <= least <= most <= 255:
+            advice += ", or pass bytes: x.round().to(torch.uint8)"
+        raise InputError(
+            f"{name} has floats from {least:.4g} to {most:.4g} that are not bytes divided by 255; "
+            f"{advice}"
+        )
+    return rounded.to(torch.uint8)
 
 
 def read_class_labels(value: npt.ArrayLike | Tensor, name: str) -> Tensor:
@@ -110,3 +159,66 @@ def read_class_labels(value: npt.ArrayLike | Tensor, name: str) -> Tensor:
             f"{name} holds label {array.max()}; number the classes 0, 1, 2, … below {MOST_CLASSES}"
         )
     return torch.from_numpy(np.array(array, dtype=np.int64))
+
+
+# --- PyTorch datasets -----------------------------------------------------------------------
+
+
+def own_class_names(dataset: object) -> Sequence[str] | None:
+    """Return the class names in `classes`, where torchvision's datasets have them, or None."""
+    classes = getattr(dataset, "classes", None)
+    if isinstance(classes, (list, tuple)) and all(isinstance(item, str) for item in classes):
+        return classes
+    return None
+
+
+def read_items(dataset: Any, where: str) -> tuple[Tensor, list[int]]:
+    """Return all images of a map-style dataset as uint8 (N, C, H, W) or rows, and their labels."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InputError(
+            f"{where} is a {type(dataset).__name__}; it must be a map-style dataset, with a length "
+            "and items by index"
+        )
+    images: list[Tensor] = []
+    labels: list[int] = []
+    for index in range(len(dataset)):
+        image, label = _item(dataset[index], f"{where}[{index}]")
+        if images and (image.shape, image.dtype) != (images[0].shape, images[0].dtype):
+            raise InputError(
+                f"{where}[{index}] is {image.dtype} of shape {tuple(image.shape)} and {where}[0] "
+                f"{images[0].dtype} of {tuple(images[0].shape)}; all must have the same form"
+            )
+        images.append(image)
+        labels.append(label)
+    if not images:
+        raise InputError(f"{where} is empty; a data set needs samples")
+    return torch.stack(images), labels
+
+
+def _item(item: Any, where: str) -> tuple[Tensor, int]:
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise InputError(f"{where} is a {type(item).__name__}; it must be a pair (image, label)")
+    image, label = item
+    if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
+        label = as_array(label, f"the label of {where}").item()
+    if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
+        raise InputError(f"{where} has the label {label!r}; it must be an integer")
+    return _input(image, where), int(label)
+
+
+def _input(image: Any, where: str) -> Tensor:
+    """Return an image as uint8 (C, H, W), or a row of floats as float32 (d,)."""
+    if hasattr(image, "mode") and hasattr(image, "convert"):  # a Pillow image
+        try:
+            converted = convert(image, 1 if is_grey(image.mode) else 3)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        return torch.from_numpy(np.array(channels_first(converted)))
+    if not isinstance(image, (Tensor, np.ndarray)):
+        raise InputError(
+            f"{where} has an image of type {type(image).__name__}; it must be a tensor, a NumPy "
+            "array or a Pillow image"
+        )
+    if image.ndim == 1 and (array := as_array(image, where)).dtype.kind == "f":
+        return torch.from_numpy(_to_float32(array, where))
+    return one_image(image, where)

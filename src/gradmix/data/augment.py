@@ -174,13 +174,14 @@ def _is_int(value: object) -> bool:
 
 
 def _check_images(x: Tensor) -> None:
-    right = "they must be uint8 images (N, C, H, W) with C = 1 or 3, before normalisation"
-    if not isinstance(x, Tensor):
-        raise InputError(f"x is a {type(x).__name__}; {right}")
-    if x.dtype != torch.uint8:
-        raise InputError(f"x has type {x.dtype}; {right}")
-    if x.ndim != 4 or x.shape[1] not in (1, 3) or 0 in x.shape[2:]:
-        raise InputError(f"x has shape {tuple(x.shape)}; {right}")
+    shaped = isinstance(x, Tensor) and x.ndim == 4 and x.shape[1] in (1, 3) and 0 not in x.shape[2:]
+    if not shaped or x.dtype != torch.uint8:
+        tensor = isinstance(x, Tensor)
+        found = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
+        raise InputError(
+            f"x is {found}; it must be uint8 images (N, C, H, W) with C = 1 or 3, before "
+            "normalisation"
+        )
 
 
 TRANSFORMS: dict[str, Callable[..., Tensor]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from gradmix.types import Samples
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
-_LARGEST_TEXT = 1 << 16  # bytes; the lists of class names are far smaller
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,10 @@ def read_cifar(path: str | Path, layout: CifarLayout) -> DataSet:
         CorruptFileError: A file is missing, has the wrong size or holds an impossible label.
     """
     path = Path(path)
-    sizes = {name: count * layout.record for name, count in {**layout.train, **layout.test}.items()}
-    if path.is_dir():
-        content = _read_folder(path, sizes, layout.class_names)
-    else:
-        content = _read_tar(path, layout.archive.folder, sizes, layout.class_names)
+    counts = {**layout.train, **layout.test}
+    content = _read_files(path, layout.archive.folder, (layout.class_names, *counts))
+    for name, count in counts.items():
+        _check_size(path / name, len(content[name]), count * layout.record)
     names = _class_names(content[layout.class_names], path / layout.class_names, layout)
     train, test = (
         _join([_records(content[name], path / name, layout) for name in part])
@@ -109,45 +107,35 @@ def read_cifar(path: str | Path, layout: CifarLayout) -> DataSet:
     return DataSet(layout.archive.name, train, test, names, mean, std)
 
 
-def _read_folder(folder: Path, sizes: Mapping[str, int], names: str) -> dict[str, bytearray]:
-    content = {}
-    for name in (names, *sizes):
-        path = folder / name
-        if not path.is_file():
-            raise CorruptFileError(f"{path}: missing; the folder is not complete")
-        _check_size(path, path.stat().st_size, sizes.get(name))
-        content[name] = bytearray(path.read_bytes())
+def _read_files(path: Path, folder: str, names: Sequence[str]) -> dict[str, bytearray]:
+    """Return the content of files of a folder, or of members of an archive read in one pass."""
+    if path.is_dir():
+        found = {name: path / name for name in names if (path / name).is_file()}
+        content = {name: bytearray(file.read_bytes()) for name, file in found.items()}
+    else:
+        content = _read_tar(path, {f"{folder}/{name}": name for name in names})
+    missing = [name for name in names if name not in content]
+    if missing:
+        raise CorruptFileError(f"{path}: lacks {', '.join(missing)}; it is not complete")
     return content
 
 
-def _read_tar(
-    path: Path, folder: str, sizes: Mapping[str, int], names: str
-) -> dict[str, bytearray]:
-    """Read the wanted members in one pass and ignore all others."""
-    wanted = {f"{folder}/{name}": name for name in (names, *sizes)}
+def _read_tar(path: Path, wanted: Mapping[str, str]) -> dict[str, bytearray]:
     content = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
-                name = wanted.get(member.name)
-                if name is None or not member.isfile():
-                    continue
-                _check_size(path / member.name, member.size, sizes.get(name))
-                stream = archive.extractfile(member)
-                assert stream is not None  # a regular file
-                content[name] = bytearray(stream.read())
+                if member.name in wanted and member.isfile():
+                    stream = archive.extractfile(member)
+                    assert stream is not None  # a regular file
+                    content[wanted[member.name]] = bytearray(stream.read())
     except (EOFError, zlib.error, tarfile.TarError) as error:
         raise CorruptFileError(f"{path}: the archive is damaged: {error}") from error
-    missing = [member for member, name in wanted.items() if name not in content]
-    if missing:
-        raise CorruptFileError(f"{path}: the archive lacks {', '.join(missing)}")
     return content
 
 
-def _check_size(path: Path, size: int, expected: int | None) -> None:
-    if expected is None and size > _LARGEST_TEXT:
-        raise CorruptFileError(f"{path}: {size} bytes are too many for a list of class names")
-    if expected is not None and size != expected:
+def _check_size(path: Path, size: int, expected: int) -> None:
+    if size != expected:
         cut = "truncated: " if size < expected else ""
         raise CorruptFileError(f"{path}: {cut}it has {size} bytes and should have {expected}")
 
@@ -164,10 +152,6 @@ def _class_names(content: bytearray, path: Path, layout: CifarLayout) -> tuple[s
 
 def _records(content: bytearray, path: Path, layout: CifarLayout) -> Samples:
     """Return the pixels and labels of the records; `path` is for messages."""
-    if len(content) == 0 or len(content) % layout.record:
-        raise CorruptFileError(
-            f"{path}: {len(content)} bytes are not whole records of {layout.record}"
-        )
     records = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, layout.record)
     for column, classes in enumerate(layout.label_classes):
         _check_labels(records[:, column], classes, path)

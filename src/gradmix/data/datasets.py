@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,28 +12,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gradmix.data.arrays import check_plain, read_class_labels, read_inputs
-from gradmix.data.idx import read_idx
-from gradmix.data.locate import FASHION_MNIST, MNIST, FileSet, locate
+from gradmix.data.arrays import (
+    check_plain,
+    own_class_names,
+    read_class_labels,
+    read_inputs,
+    read_items,
+)
+from gradmix.data.statistics import channel_statistics, check_statistics
 from gradmix.data.stream import StreamedImages
-from gradmix.data.torch_dataset import own_class_names, read_items
 from gradmix.errors import InputError
 from gradmix.types import Samples
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_COUNTED_AT_ONCE = 256  # images; streamed ones are decoded in such batches
-_FASHION_NAMES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +50,7 @@ class DataSet:
         for part, samples in parts.items():
             if samples is not None:
                 check_samples(samples, len(self.class_names), f"{part}.x", f"{part}.y")
-                _check_alike(part, samples.x, self.train.x)
+                check_alike(f"{part}.x", samples.x, "train.x", self.train.x)
         if len(self.train.y) == 0:
             raise InputError("train.y is empty; a data set needs training samples")
         check_statistics(self.mean, self.std, self.train.x.shape[1])
@@ -123,16 +112,6 @@ def digits() -> DataSet:
     )
 
 
-def mnist() -> DataSet:
-    """Return MNIST: 60,000 + 10,000 images of 28x28, found by `gradmix.data.locate`."""
-    return _from_idx(MNIST, tuple("0123456789"), mean=0.1307, std=0.3081)
-
-
-def fashion_mnist() -> DataSet:
-    """Return Fashion-MNIST: 60,000 + 10,000 images of 28x28, found by `gradmix.data.locate`."""
-    return _from_idx(FASHION_MNIST, _FASHION_NAMES, mean=0.2860, std=0.3530)
-
-
 def from_arrays(
     x_train: npt.ArrayLike | Tensor,
     y_train: npt.ArrayLike | Tensor,
@@ -147,8 +126,8 @@ def from_arrays(
     Mean and standard deviation are computed from the training samples.
 
     Args:
-        x_train: uint8 images (N, H, W) or (N, C, H, W) with 1, 3 or 4 channels, or float rows
-            (N, d), which become float32.
+        x_train: Images (N, H, W), (N, C, H, W) or (N, H, W, C) with 1, 3 or 4 channels, as bytes
+            or floats from 0 to 1; or float rows (N, d), which become float32.
         y_train: Integer labels (N,), from 0 to the number of classes less one.
         x_test: Test samples, like `x_train`.
         y_test: Test labels, like `y_train`.
@@ -195,8 +174,8 @@ def from_dataset(
 
     Every item is read once. Leave out random transforms: only their first result would be kept.
 
-    An image is a tensor (C, H, W) or (H, W), an array (H, W, C) or (H, W), or a Pillow image. All
-    must have the same shape. Bytes stay as they are. Floats must be bytes divided by 255, as
+    An image is a tensor or array (H, W), (C, H, W) or (H, W, C), or a Pillow image. All must have
+    the same shape. Bytes stay as they are. Floats must be bytes divided by 255, as
     torchvision's ToTensor makes them, and become bytes again. One-dimensional floats are rows.
 
     Args:
@@ -256,54 +235,12 @@ def _check_labels(y: Tensor, count: int, num_classes: int, x_name: str, y_name: 
         )
 
 
-def check_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
-    """Raise InputError unless both hold one finite value per channel, and std is above zero."""
-    for name, values in (("mean", mean), ("std", std)):
-        if not _are_finite(values, channels):
-            raise InputError(f"{name} is {values}; it must be {channels} finite values")
-    if min(std) <= 0:
-        raise InputError(f"std is {std}; every value must be above zero")
-
-
-def _are_finite(values: Sequence[float], count: int) -> bool:
-    try:
-        return len(values) == count and all(math.isfinite(value) for value in values)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return False
-
-
-def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel (column of rows); std is 1 if constant."""
-    if x.dtype == torch.uint8:
-        counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
-        for batch in x.split(_COUNTED_AT_ONCE):
-            counts += _byte_counts(batch).cpu()
-        pairs = [_byte_statistics(channel) for channel in counts]
-        return tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs)
-    constant = x.amax(dim=0) == x.amin(dim=0)
-    std = x.double().std(dim=0, correction=0).masked_fill(constant, 1.0)
-    return tuple(x.double().mean(dim=0).tolist()), tuple(std.tolist())
-
-
-def _byte_counts(x: Tensor) -> Tensor:
-    """Return how often each byte occurs in each channel, (C, 256)."""
-    return torch.stack([channel.flatten().bincount(minlength=256) for channel in x.unbind(dim=1)])
-
-
-def _byte_statistics(counts: Tensor) -> tuple[float, float]:
-    """Return the exact mean and standard deviation, without a float copy of the images."""
-    counts = counts.double()
-    levels = torch.arange(256, dtype=torch.float64)
-    mean = (counts @ levels) / counts.sum()
-    variance = (counts @ (levels - mean) ** 2) / counts.sum()
-    return float(mean), float(variance.sqrt()) or 1.0
-
-
-def _check_alike(part: str, x: Tensor, train: Tensor) -> None:
-    if x.shape[1:] != train.shape[1:] or x.dtype != train.dtype:
+def check_alike(name: str, x: Tensor, first_name: str, first: Tensor) -> None:
+    """Raise InputError unless two parts have samples of one shape and type."""
+    if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
         raise InputError(
-            f"{part}.x is {x.dtype} with samples of shape {tuple(x.shape[1:])}; train.x is "
-            f"{train.dtype} with {tuple(train.shape[1:])}; all parts must have the same form"
+            f"{name} is {x.dtype} with samples of shape {tuple(x.shape[1:])}; {first_name} is "
+            f"{first.dtype} with {tuple(first.shape[1:])}; all parts must have the same form"
         )
 
 
@@ -325,16 +262,3 @@ def _every_fifth_of_each_class(y: Tensor) -> Tensor:
     for label in range(int(y.max()) + 1):
         chosen[(y == label).nonzero().flatten()[4::5]] = True
     return chosen
-
-
-def _from_idx(files: FileSet, class_names: tuple[str, ...], mean: float, std: float) -> DataSet:
-    """Read four IDX files; `mean` and `std` are for values scaled to 0 … 1."""
-    paths = locate(files)
-    train, test = (_read_part(paths, part) for part in ("train", "t10k"))
-    return DataSet(files.name, train, test, class_names, mean=(mean * 255,), std=(std * 255,))
-
-
-def _read_part(paths: dict[str, Path], part: str) -> Samples:
-    x = read_idx(paths[f"{part}-images-idx3-ubyte"])
-    y = read_idx(paths[f"{part}-labels-idx1-ubyte"])
-    return Samples(x.unsqueeze(1), y.long())  # (N, 1, 28, 28) and (N,)

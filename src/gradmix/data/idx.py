@@ -1,4 +1,4 @@
-"""Reader of the IDX format of MNIST and Fashion-MNIST.
+"""MNIST and Fashion-MNIST, and the IDX format of their files.
 
 An IDX file has four magic bytes (0, 0, type, number of dimensions), one big-endian 32-bit
 integer per dimension, and then the values. Only type 0x08 (unsigned bytes) is read. A file may be
@@ -7,24 +7,56 @@ compressed with gzip.
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import math
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
-from gradmix.data.paths import existing_path
+from gradmix.data.datasets import DataSet
+from gradmix.data.image_folders.source import existing_path
+from gradmix.data.locate import FASHION_MNIST, MNIST, FileSet, locate, open_unpacked
 from gradmix.errors import CorruptFileError
+from gradmix.types import Samples
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _UNSIGNED_BYTE = 0x08
 _CHUNK = 1 << 20  # bytes; a wrong header must not allocate memory
+_FASHION_NAMES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+def mnist() -> DataSet:
+    """Return MNIST: 60,000 + 10,000 images of 28x28, found by `gradmix.data.locate`."""
+    return _from_idx(MNIST, tuple("0123456789"), mean=0.1307, std=0.3081)
+
+
+def fashion_mnist() -> DataSet:
+    """Return Fashion-MNIST: 60,000 + 10,000 images of 28x28, found by `gradmix.data.locate`."""
+    return _from_idx(FASHION_MNIST, _FASHION_NAMES, mean=0.2860, std=0.3530)
+
+
+def _from_idx(files: FileSet, class_names: tuple[str, ...], mean: float, std: float) -> DataSet:
+    """Read four IDX files; `mean` and `std` are for values scaled to 0 … 1."""
+    paths = locate(files)
+    train, test = (_read_part(paths, part) for part in ("train", "t10k"))
+    return DataSet(files.name, train, test, class_names, mean=(mean * 255,), std=(std * 255,))
+
+
+def _read_part(paths: dict[str, Path], part: str) -> Samples:
+    x = read_idx(paths[f"{part}-images-idx3-ubyte"])
+    y = read_idx(paths[f"{part}-labels-idx1-ubyte"])
+    return Samples(x.unsqueeze(1), y.long())  # (N, 1, 28, 28) and (N,)
 
 
 def read_idx(path: str | Path) -> Tensor:
@@ -50,37 +82,6 @@ def read_idx(path: str | Path) -> Tensor:
     if expected == 0:
         return torch.empty(shape, dtype=torch.uint8)
     return torch.frombuffer(content, dtype=torch.uint8).reshape(shape)
-
-
-def unpacked_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file's content after gzip decompression.
-
-    The same content can be compressed in many ways. Only this digest identifies a data file.
-    """
-    digest = hashlib.sha256()
-    with open_unpacked(Path(path)) as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-@contextmanager
-def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, through gzip if it starts like a gzip file.
-
-    Damaged gzip data raise CorruptFileError.
-    """
-    with path.open("rb") as raw:
-        packed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-        raw.seek(0)
-        if not packed:
-            yield raw
-            return
-        try:
-            with gzip.GzipFile(fileobj=raw) as stream:
-                yield cast(BinaryIO, stream)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CorruptFileError(f"{path}: the gzip data are damaged: {error}") from error
 
 
 def _read_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:

@@ -15,15 +15,18 @@ searched for and never downloaded.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import platformdirs
 
-from gradmix.data.idx import unpacked_sha256
 from gradmix.errors import CorruptFileError, DataNotFoundError
 from gradmix.files.atomic_write import replacing
 
@@ -31,10 +34,8 @@ DATA_VARIABLE = "GRADMIX_DATA"
 OFFLINE_VARIABLE = "GRADMIX_OFFLINE"
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
 _IDX_KINDS = ("images-idx3", "labels-idx1")
+_GZIP_MAGIC = b"\x1f\x8b"
 _TIMEOUT = 30  # seconds to wait for an answer before trying the next mirror
-
-
-_Digest = Callable[[Path], str]
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _locate_file(files: FileSet, name: str) -> Path:
     for folder in search_path(files.name):
         for candidate in (folder / name, folder / f"{name}.gz"):
             if candidate.is_file():
-                _verify(candidate, files.sha256[name], unpacked_sha256)
+                _verify(candidate, files.sha256[name], unpacked=True)
                 return candidate
     names = ", ".join(f"{file}.gz" for file in files.sha256)
     remedies = [
@@ -148,7 +149,7 @@ def _locate_file(files: FileSet, name: str) -> Path:
         *(f"the files can be downloaded from {mirror}" for mirror in files.mirrors),
     ]
     urls = [f"{mirror}{name}.gz" for mirror in files.mirrors]
-    return _download(files.name, urls, files.sha256[name], unpacked_sha256, name, remedies)
+    return _download(files.name, urls, files.sha256[name], name, remedies, unpacked=True)
 
 
 def locate_archive(archive: Archive) -> Path:
@@ -162,7 +163,7 @@ def locate_archive(archive: Archive) -> Path:
                 return folder
         packed = place / archive.file
         if packed.is_file():
-            _verify(packed, archive.sha256, _file_sha256)
+            _verify(packed, archive.sha256)
             return packed
     urls = [f"{mirror}{archive.file}" for mirror in archive.mirrors]
     remedies = [
@@ -170,7 +171,7 @@ def locate_archive(archive: Archive) -> Path:
         f"<folder>/{archive.name}, then export {DATA_VARIABLE}=<folder>",
         *(f"it can be downloaded from {url}" for url in urls),
     ]
-    return _download(archive.name, urls, archive.sha256, _file_sha256, archive.file, remedies)
+    return _download(archive.name, urls, archive.sha256, archive.file, remedies)
 
 
 def search_path(name: str) -> list[Path]:
@@ -185,18 +186,41 @@ def cache_folder(name: str) -> Path:
     return Path(platformdirs.user_cache_dir("gradmix")) / name
 
 
-def _file_sha256(path: Path) -> str:
+def sha256_of(path: Path, *, unpacked: bool = False) -> str:
+    """Return the SHA-256 of a file, or of its content after gzip decompression.
+
+    The same content can be compressed in many ways. Only the second digest identifies it.
+    """
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_unpacked(path) if unpacked else path.open("rb") as stream:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def _verify(path: Path, expected: str, digest: _Digest) -> None:
-    actual = digest(path)
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading, through gzip if it starts like a gzip file.
+
+    Damaged gzip data raise CorruptFileError.
+    """
+    with path.open("rb") as raw:
+        packed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        raw.seek(0)
+        if not packed:
+            yield raw
+            return
+        try:
+            with gzip.GzipFile(fileobj=raw) as stream:
+                yield cast(BinaryIO, stream)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CorruptFileError(f"{path}: the gzip data are damaged: {error}") from error
+
+
+def _verify(path: Path, expected: str, *, unpacked: bool = False) -> None:
+    actual = sha256_of(path, unpacked=unpacked)
     if actual != expected:
-        what = "its unpacked content" if digest is unpacked_sha256 else "the file"
+        what = "its unpacked content" if unpacked else "the file"
         raise CorruptFileError(
             f"{path}: the content is wrong: the SHA-256 of {what} is "
             f"{actual}, expected {expected}; remove or replace it"
@@ -204,7 +228,13 @@ def _verify(path: Path, expected: str, digest: _Digest) -> None:
 
 
 def _download(
-    data_set: str, urls: Sequence[str], sha256: str, digest: _Digest, what: str, remedies: list[str]
+    data_set: str,
+    urls: Sequence[str],
+    sha256: str,
+    what: str,
+    remedies: list[str],
+    *,
+    unpacked: bool = False,
 ) -> Path:
     """Return the file from the first address that serves the right content, in the cache."""
     if os.environ.get(OFFLINE_VARIABLE, "0") not in ("", "0"):
@@ -214,14 +244,14 @@ def _download(
     for url in urls:
         target = cache_folder(data_set) / url.rsplit("/", 1)[-1]
         try:
-            _fetch(url, target, sha256, digest)
+            _fetch(url, target, sha256, unpacked)
             return target
         except OSError as error:  # includes the errors of requests, and CorruptFileError
             failures.append(f"{url}: {error}")
     raise not_found(what, data_set, remedies, failures)
 
 
-def _fetch(url: str, target: Path, sha256: str, digest: _Digest) -> None:
+def _fetch(url: str, target: Path, sha256: str, unpacked: bool) -> None:
     """Download a file, with a progress bar on a terminal; it appears once it is verified."""
     import requests
     from rich.console import Console
@@ -240,7 +270,7 @@ def _fetch(url: str, target: Path, sha256: str, digest: _Digest) -> None:
                 file.write(chunk)
                 bar.advance(task, len(chunk))
             file.flush()
-            _verify(Path(file.name), sha256, digest)
+            _verify(Path(file.name), sha256, unpacked=unpacked)
 
 
 def not_found(

@@ -39,8 +39,17 @@ class Normalise:
         own = x.to(torch.float32, copy=True)  # a copy, to change in place
         return own.sub_(mean).mul_(scale)
 
+    def undo(self, x: Tensor) -> Tensor:
+        """Return the stored values of network inputs, in float32."""
+        shape = (-1, *(1,) * (x.ndim - 2))
+        return x / self._scale.view(shape) + self._mean.view(shape)
+
 
 Transform = Callable[..., Tensor]  # (uint8 images, *, generator) → uint8 images
+
+
+Rows = slice | Tensor  # some rows of a batch
+ALL = slice(None)
 
 
 class Pool:
@@ -61,6 +70,7 @@ class Pool:
         generator: torch.Generator | None = None,
     ) -> None:
         parts = [new] if memory is None or len(memory.y) == 0 else [new, memory]
+        self.parts = tuple(parts)  # as stored: the task's samples, then the memory's, if any
         self.num_new = len(new.y)
         self.input_shape = tuple(new.x.shape[1:])
         self.y = torch.cat([part.y for part in parts])
@@ -68,6 +78,7 @@ class Pool:
         self._transforms, self._generator = tuple(transforms), generator
         self.streamed = not isinstance(new.x, Tensor)
         self.one_gather = not self.streamed and not self._transforms
+        self.random_views = bool(self._transforms)  # whether `augmented` differs from call to call
         self._ready = False  # whether the stored samples are network inputs already
         self._stored: Stored
         if isinstance(new.x, Tensor):
@@ -80,26 +91,44 @@ class Pool:
     def __len__(self) -> int:
         return len(self.y)
 
+    def with_samples(self, new: Samples, memory: Samples | None = None) -> Pool:
+        """Return a pool of other samples, with the same transforms."""
+        return Pool(new, memory, self.normalise, self._transforms, self._generator)
+
+    def without(self, rows: Tensor) -> Pool:
+        """Return a pool that lacks the samples at `rows`; the others keep their order."""
+        kept = torch.ones_like(self.y, dtype=torch.bool)
+        kept[rows] = False
+        masks = kept.split([len(part.y) for part in self.parts])
+        parts = zip(self.parts, masks, strict=True)
+        return self.with_samples(*(Samples(part.x[mask], part.y[mask]) for part, mask in parts))
+
     def inputs(self, index: Tensor) -> Tensor:
         """Return the network inputs of the samples at `index`, without random transforms."""
         x = self._stored.gather(index)
         return x if self._ready else self.normalise(x)
 
-    def augmented(self, index: Tensor) -> Tensor:
-        """Return the network inputs of the samples at `index`, after random transforms if any."""
+    def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
+        """Return the network inputs of the samples at `index`, after random transforms if any.
+
+        Args:
+            index: The samples.
+            rows: Places in `index` of the inputs to return. Transforms are drawn for all samples,
+                so that the inputs of a row do not depend on which rows are returned.
+        """
         if not self._transforms:
-            return self.inputs(index)
-        x = self._stored.gather(index)
+            return self.inputs(index[rows])
+        x = self._stored.gather_rows(index, rows)
         for transform in self._transforms:
             x = transform(x, generator=self._generator)
-        return self.normalise(x)
+        return self.normalise(x[rows])
 
-    def batch(self, index: Tensor) -> Samples:
+    def batch(self, index: Tensor, rows: Rows = ALL) -> Samples:
         """Return the network inputs after random transforms, and the labels, of some samples."""
-        return Samples(self.augmented(index), self.y.index_select(0, index))
+        return Samples(self.augmented(index, rows), self.y.index_select(0, index[rows]))
 
     def expect(self, batches: Sequence[Tensor]) -> None:
-        """Announce which new samples are needed next, in order; streamed ones are read ahead."""
+        """Announce the samples of each of the next steps; streamed ones are read ahead."""
         self._stored.expect(batches)
 
 
@@ -108,6 +137,9 @@ class Stored(Protocol):
 
     def gather(self, index: Tensor) -> Tensor:
         """Return the samples at `index`, as stored."""
+
+    def gather_rows(self, index: Tensor, rows: Rows) -> Tensor:
+        """Return as many samples as `index` has; those beyond `rows` may be blank."""
 
     def expect(self, batches: Sequence[Tensor]) -> None:
         """Announce the next batches."""
@@ -121,6 +153,9 @@ class _InMemory:
 
     def gather(self, index: Tensor) -> Tensor:
         return self._x.index_select(0, index)
+
+    def gather_rows(self, index: Tensor, rows: Rows) -> Tensor:
+        return self.gather(index)
 
     def expect(self, batches: Sequence[Tensor]) -> None:
         """Ignored: nothing needs to be read ahead."""
@@ -136,8 +171,10 @@ class _Streamed:
         self._last: tuple[Tensor, Tensor] | None = None  # the last batch read ahead
 
     def expect(self, batches: Sequence[Tensor]) -> None:
-        self._expected = deque(batches)
-        self._ahead = self._new.batches(batches)
+        new = [batch[batch < len(self._new)].unique() for batch in batches]  # sorted
+        self._expected = deque(batch for batch in new if len(batch))
+        self._ahead = self._new.batches(list(self._expected))
+        self._last = None
 
     def gather(self, index: Tensor) -> Tensor:
         is_new = index < len(self._new)
@@ -149,14 +186,32 @@ class _Streamed:
         x[~is_new] = self._memory[index[~is_new] - len(self._new)]
         return x
 
+    def gather_rows(self, index: Tensor, rows: Rows) -> Tensor:
+        """Read only `rows`: the other ones belong to other processes."""
+        read = self.gather(index[rows])
+        if isinstance(rows, slice) and len(read) == len(index):
+            return read
+        x = read.new_zeros((len(index), *read.shape[1:]))
+        x[rows] = read
+        return x
+
     def _read(self, index: Tensor) -> Tensor:
-        """Return the batch that was read ahead if it is this one, else read it now."""
-        if self._last is not None and torch.equal(self._last[0], index):
-            return self._last[1]
-        if self._expected and torch.equal(self._expected[0], index):
+        """Return new samples from the batch that was read ahead if it has them, else read them."""
+        if not len(index):
+            return torch.empty(0, *self._new.shape[1:], dtype=torch.uint8, device=self._new.device)
+        if self._last is None or not _contains(self._last[0], index):
+            if not self._expected or not _contains(self._expected[0], index):
+                rows, places = index.unique(return_inverse=True)
+                return self._new.index_select(0, rows)[places]
             self._last = self._expected.popleft(), next(self._ahead)
-            return self._last[1]
-        return self._new.index_select(0, index)
+        rows, x = self._last
+        return x[torch.searchsorted(rows, index)]
+
+
+def _contains(rows: Tensor, index: Tensor) -> bool:
+    """Return whether sorted rows contain all of an index."""
+    places = torch.searchsorted(rows, index).clamp_(max=len(rows) - 1)
+    return bool((rows[places] == index).all())
 
 
 class ClassIndex:
@@ -195,3 +250,12 @@ class ClassIndex:
         # In float64 the product stays below the count for any count under 2**53.
         within = (uniform * self._float_counts[classes]).long()
         return self._order[within.add_(self._start[classes])]
+
+    def draw_balanced(self, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+        """Draw rows with replacement: first a class, uniformly, then one of its samples."""
+        device = self._order.device
+        label, uniform = (
+            torch.rand(tuple(shape), generator=generator, device=device, dtype=torch.float64)
+            for _ in range(2)
+        )
+        return self.at(self.classes[(label * len(self.classes)).long()], uniform)

@@ -9,17 +9,17 @@ From here on, label k means the k-th class to arrive. Three scenarios:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.data.arrays import MOST_CLASSES, plain_tensor
-from gradmix.data.datasets import DataSet, channel_statistics, check_samples, check_statistics
+from gradmix.data.arrays import MOST_CLASSES
+from gradmix.data.class_order import resolve_class_order, task_sizes
+from gradmix.data.datasets import DataSet, check_alike, check_samples
+from gradmix.data.statistics import complete_statistics
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.randomness import RandomStreams
 from gradmix.types import Samples, Task
@@ -85,7 +85,7 @@ def split_into_tasks(
     if not 0 <= blur < 1:
         raise InputError(f"blur is {blur!r}; it must be a share from 0 to below 1")
     order = resolve_class_order(class_order, len(data.class_names))
-    sizes = torch.tensor(_task_sizes(increments, len(order)))
+    sizes = torch.tensor(task_sizes(increments, len(order)))
     train, test = relabelled(data, order, evaluate_on)
     task_of_class = torch.arange(len(sizes)).repeat_interleave(sizes)
     arrives, tested = task_of_class[train.y], task_of_class[test.y]  # task of each sample, (N,)
@@ -169,99 +169,14 @@ def benchmark_from_tasks(
         pair = _pair(task, f"tasks[{number - 1}]")
         made.append(_own_task(number, *pair, num_classes, scenario != "class-incremental"))
         num_classes = max(num_classes, made[-1].classes[-1] + 1)
-    _check_alike(made)
+    for task in made:
+        for x in (task.train.x, task.test.x):
+            check_alike(f"tasks[{task.number - 1}]", x, "tasks[0]", made[0].train.x)
     names = tuple(map(str, range(num_classes)) if class_names is None else class_names)
     if len(names) != num_classes:
         raise InputError(f"class_names has {len(names)} names; the tasks hold {num_classes}")
-    mean, std = _given_or_computed(mean, std, made)
-    return Benchmark(name, tuple(made), names, tuple(range(num_classes)), mean, std, scenario)
-
-
-def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> tuple[int, ...]:
-    """Return the original label of each arriving class.
-
-    Args:
-        class_order: "natural" (0, 1, 2, …), a permutation of the labels, or "seed:1993". The seed
-            is the convention of the field: NumPy's `RandomState(1993).permutation(num_classes)`.
-        num_classes: Number of classes.
-
-    Raises:
-        InputError: It is not a permutation of all labels.
-
-    Example:
-        >>> resolve_class_order("seed:1993", 5)
-        (0, 2, 3, 4, 1)
-    """
-    if isinstance(class_order, str):
-        return _named_order(class_order, num_classes)
-    order = _integers("class_order", class_order)
-    twice = sorted(label for label, count in Counter(order).items() if count > 1)
-    if twice:
-        raise InputError(f"class_order names {twice} more than once: a class in two tasks")
-    unknown = sorted(set(order) - set(range(num_classes)))
-    if unknown:
-        raise InputError(f"class_order names {unknown}; labels run from 0 to {num_classes - 1}")
-    missing = sorted(set(range(num_classes)) - set(order))
-    if missing:
-        raise InputError(f"class_order lacks {missing}; it must name all {num_classes} classes")
-    return order
-
-
-def _named_order(name: str, num_classes: int) -> tuple[int, ...]:
-    if name == "natural":
-        return tuple(range(num_classes))
-    kind, _, seed = name.partition(":")
-    if kind != "seed":
-        raise UnknownNameError("class order", name, ["natural", "seed:1993"])
-    if not (seed.isascii() and seed.isdigit() and len(seed) <= 10 and int(seed) < 2**32):
-        raise InputError(f"class_order is {name!r}; the seed must be an integer below 2**32")
-    return tuple(np.random.RandomState(int(seed)).permutation(num_classes).tolist())
-
-
-def _task_sizes(increments: int | Sequence[int], num_classes: int) -> tuple[int, ...]:
-    if isinstance(increments, (int, np.integer)) and _is_integer(increments):
-        return _equal_sizes(int(increments), num_classes)
-    sizes = _integers("increments", increments)
-    if len(sizes) > num_classes:
-        raise InputError(
-            f"increments has {len(sizes)} tasks, more than the {num_classes} classes; "
-            "every task needs a class of its own"
-        )
-    if any(size < 1 for size in sizes):
-        raise InputError(f"increments is {list(sizes)}; every task needs at least 1 class")
-    if sum(sizes) != num_classes:
-        raise InputError(
-            f"increments is {list(sizes)}, together {sum(sizes)} classes; "
-            f"the data set has {num_classes}"
-        )
-    return sizes
-
-
-def _equal_sizes(size: int, num_classes: int) -> tuple[int, ...]:
-    if not 1 <= size <= num_classes:
-        raise InputError(
-            f"increments is {size}; it must be from 1 to the {num_classes} classes of the data set"
-        )
-    count, rest = divmod(num_classes, size)
-    if rest:
-        raise InputError(
-            f"increments is {size}, which does not divide the {num_classes} classes; "
-            f"give a list, such as {[size] * count + [rest]}"
-        )
-    return (size,) * count
-
-
-def _integers(name: str, values: object) -> tuple[int, ...]:
-    """Return a sequence, array or tensor of whole numbers as a tuple."""
-    listed: object = plain_tensor(values, name) if isinstance(values, Tensor) else values
-    listed = listed.tolist() if isinstance(listed, (np.ndarray, Tensor)) else listed
-    if not isinstance(listed, Sequence) or not all(map(_is_integer, listed)):
-        raise InputError(f"{name} is {values!r}; it must be integers")
-    return tuple(int(value) for value in listed)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    statistics = complete_statistics(mean, std, *(task.train.x for task in made))
+    return Benchmark(name, tuple(made), names, tuple(range(num_classes)), *statistics, scenario)
 
 
 def _evaluation_samples(data: DataSet, evaluate_on: str) -> Samples:
@@ -291,11 +206,6 @@ def _check_every_class_trains(data: DataSet) -> None:
 def _check_every_task_tests(tasks: Iterable[Task], task_of_class: Tensor) -> None:
     for task in tasks:
         classes = (task_of_class == task.number - 1).nonzero().squeeze(1).tolist()
-        if len(task.test.y) == 0:
-            raise InputError(
-                f"task {task.number} (classes {classes}) has no samples to evaluate on; "
-                "every task needs test samples"
-            )
         missing = sorted(set(classes) - set(_classes_of(task.test)))
         if missing:
             raise InputError(
@@ -337,27 +247,3 @@ def _own_task(number: int, train: Samples, test: Samples, seen: int, shared: boo
     if strangers:
         raise InputError(f"{where} tests on {strangers}, which are not among its {list(classes)}")
     return Task(number, classes, *(Samples(x, y.long()) for x, y in (train, test)))
-
-
-def _check_alike(tasks: Sequence[Task]) -> None:
-    first = tasks[0].train.x
-    for task in tasks:
-        for x in (task.train.x, task.test.x):
-            if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
-                raise InputError(
-                    f"tasks[{task.number - 1}] holds {x.dtype} samples of shape "
-                    f"{tuple(x.shape[1:])}; the first task has {first.dtype} "
-                    f"{tuple(first.shape[1:])}; all must have the same form"
-                )
-
-
-def _given_or_computed(
-    mean: Sequence[float] | None, std: Sequence[float] | None, tasks: Sequence[Task]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    channels = tasks[0].train.x.shape[1]
-    if mean is None or std is None:
-        computed = channel_statistics(torch.cat([task.train.x for task in tasks]))
-        mean = computed[0] if mean is None else mean
-        std = computed[1] if std is None else std
-    check_statistics(mean, std, channels)
-    return tuple(mean), tuple(std)

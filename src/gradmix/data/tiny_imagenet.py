@@ -132,6 +132,5 @@ def _class_names(source: FileSource, wnids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _pixels(source: FileSource, names: Sequence[str]) -> Tensor:
-    listing = Listing(source, list(names), [0] * len(names), len(names), ())
-    form = Form((3, _SIDE, _SIDE))
+    listing, form = Listing.unlabelled(source, names), Form((3, _SIDE, _SIDE))
     return load_images(listing, form, stream=False, skip=False, hint="").x

@@ -176,7 +176,8 @@ def class_pair_scores(
     check_ratios("lambdas", lambdas)
     check_counts(criterion_exemplars=criterion_exemplars, rows=rows)
     outputs = given.head.out_features
-    exemplars = draw_per_class(given.pool, criterion_exemplars, generator, outputs)
+    rows_drawn = draw_per_class(given.pool.y, criterion_exemplars, generator, outputs)
+    exemplars = Samples(*(part[rows_drawn.sort().values] for part in given.pool))
     pairs = _pair_classes(exemplars.y, rows, generator)
     last_layer = LastLayer(model, given.head, given.memory, average)
     blocks = [

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gradmix.diagnostics.inner_products import LastLayer, WholeNetwork
 from gradmix.diagnostics.inputs import Given, Pair, check, check_counts, check_ratios, one_hot
-from gradmix.errors import InputError
+from gradmix.settings import check as check_setting
 from gradmix.types import Samples
 
 
@@ -60,8 +58,7 @@ def detrimental_rate(
     check_counts(batches=batches, batch_size=batch_size, replay_batch_size=replay_batch_size)
     if lam is not None:
         check_ratios("lam", [lam])
-    if not 0 < alpha < math.inf:
-        raise InputError(f"alpha is {alpha}; Beta(α, α) needs a finite α above 0")
+    check_setting("alpha", alpha)
     outputs = given.head.out_features
     products = (
         WholeNetwork(model, given.memory, average, outputs)

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.criterion import find_head
-from gradmix.criterion.inputs import check_form, check_samples
+from gradmix.criterion.inputs import check_samples
+from gradmix.data.datasets import check_alike
 from gradmix.data.pool import ClassIndex
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.errors import InputError
+from gradmix.settings import check as check_setting
 from gradmix.types import Samples
 
 Pair = tuple[Tensor, Tensor]  # network inputs (N, …) and their labels (N,)
@@ -34,12 +36,11 @@ def check(
     model: nn.Module, memory: Pair, current: Pair, average: str, head: nn.Linear | None
 ) -> Given:
     """Check all arguments and find the head if it is not given."""
-    if average not in ("sample", "class"):
-        raise UnknownNameError("average", average, ("sample", "class"))
+    check_setting("average", average)
     head = find_head(model) if head is None else head
     old = check_samples("memory", memory, head.out_features)
     new = check_samples("current", current, head.out_features)
-    check_form("memory", old.x, new.x)
+    check_alike("memory", old.x, "current", new.x)
     return Given(head, old, new)
 
 
@@ -60,13 +61,11 @@ def check_ratios(name: str, ratios: Sequence[float]) -> None:
 
 
 def draw_per_class(
-    samples: Samples, most: int, generator: torch.Generator | None, outputs: int
-) -> Samples:
-    """Draw up to `most` samples of every class uniformly; keep their order."""
-    index = ClassIndex(samples.y, outputs)
-    chosen = [index.draw(label, most, generator) for label in index.classes.tolist()]
-    rows = torch.cat(chosen).sort().values
-    return Samples(samples.x[rows], samples.y[rows])
+    labels: Tensor, most: int, generator: torch.Generator | None, outputs: int
+) -> Tensor:
+    """Draw the rows of up to `most` samples of every class uniformly, class by class."""
+    index = ClassIndex(labels, outputs)
+    return torch.cat([index.draw(label, most, generator) for label in index.classes.tolist()])
 
 
 def one_hot(labels: Tensor, outputs: int) -> Tensor:

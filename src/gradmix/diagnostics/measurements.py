@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.data.pool import ClassIndex
 from gradmix.diagnostics.approximation import (
     CENTRES,
     ApproximationError,
@@ -21,6 +20,7 @@ from gradmix.diagnostics.approximation import (
 )
 from gradmix.diagnostics.detrimental import detrimental_rate
 from gradmix.diagnostics.distances import class_distances
+from gradmix.diagnostics.inputs import draw_per_class
 from gradmix.errors import UnknownNameError
 from gradmix.methods import Method
 from gradmix.training.loop import EpochDone, Event, Training
@@ -115,9 +115,8 @@ def _draw_exemplars(
 ) -> Samples:
     """Draw up to `most` samples of every class of the current task, or of all classes."""
     number = len(method.pool) if with_memory else method.pool.num_new
-    index = ClassIndex(method.pool.y[:number], method.head.out_features)
-    drawn = [index.draw(label, most, generator) for label in index.classes.tolist()]
-    return _fetch(method, torch.cat(drawn))
+    labels, outputs = method.pool.y[:number], method.head.out_features
+    return _fetch(method, draw_per_class(labels, most, generator, outputs))
 
 
 def _alpha_of(method: Method) -> float:

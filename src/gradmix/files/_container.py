@@ -17,16 +17,15 @@ import json
 import struct
 from collections.abc import Sequence
 from importlib.metadata import version as version_of
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gradmix.errors import FileError, InputError
 from gradmix.files._values import Damaged
 from gradmix.files.json_file import MOST_CONTAINERS, parse_json
-from gradmix.files.schema import Schema, first_violation
+from gradmix.files.schema import Schema, first_violation, refuse
 
-FORMAT = "gradmix"
 HERE = version_of("gradmix")
 VERSION = 2
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
@@ -36,22 +35,13 @@ STATE_LIMIT = 16 << 20
 # --- the manifest ---------------------------------------------------------------------------
 
 
-class Member(NamedTuple):
-    """A member as the zip describes it."""
+class Member(Schema):
+    """A member of the zip and its checksums."""
 
     name: str
-    size: int
-    crc32: int
-
-
-class Manifest(NamedTuple):
-    """The description that a file contains of itself."""
-
-    kind: str  # for example "classifier" or "checkpoint"
-    version: int  # of the format
-    gradmix: str  # the version of gradmix that wrote the file
-    members: tuple[Member, ...]  # state and tensors
-    digests: tuple[str, ...]  # XXH3 of each member, 128 bits
+    size: Annotated[int, Field(ge=0, lt=2**63)]
+    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    xxh3: str = ""  # 128 bits; the manifest itself has none
 
 
 class _Versioned(Schema):
@@ -59,38 +49,29 @@ class _Versioned(Schema):
 
     model_config = ConfigDict(extra="ignore")
     format: Literal["gradmix"]
-    version: Annotated[int, Field(ge=1)]
-    gradmix: Annotated[str, Field(max_length=40)]
+    kind: str  # for example "classifier" or "checkpoint"
+    version: Annotated[int, Field(ge=1)]  # of the format
+    gradmix: Annotated[str, Field(max_length=40)]  # the version that wrote the file
 
 
-class _StateMember(Schema):
-    name: Literal["state.json"]
-    size: Annotated[int, Field(ge=0, le=STATE_LIMIT)]
-    crc32: Annotated[int, Field(ge=0, lt=2**32)]
-    xxh3: str
+class Manifest(_Versioned):
+    """The description that a file contains of itself."""
+
+    members: Annotated[list[Member], Field(min_length=2, max_length=2)]  # state and tensors
+
+    @model_validator(mode="after")
+    def _check(self) -> Manifest:
+        if [member.name for member in self.members] != [STATE, TENSORS]:
+            refuse(f"members are not {STATE} and {TENSORS}")
+        if self.members[0].size > STATE_LIMIT:
+            refuse(f"{STATE} has more than {STATE_LIMIT} bytes")
+        return self
 
 
-class _TensorMember(Schema):
-    name: Literal["tensors.safetensors"]
-    size: Annotated[int, Field(ge=0, lt=2**63)]
-    crc32: Annotated[int, Field(ge=0, lt=2**32)]
-    xxh3: str
-
-
-class _Manifest(_Versioned):
-    kind: str
-    members: Annotated[list[Any], Field(min_length=2, max_length=2)]
-
-
-def compose(manifest: Manifest) -> bytes:
-    """Return the manifest as JSON."""
-    members = [
-        {**member._asdict(), "xxh3": digest}
-        for member, digest in zip(manifest.members, manifest.digests, strict=True)
-    ]
-    about = {"format": FORMAT, **manifest._asdict(), "members": members}
-    del about["digests"]
-    return to_json(about)
+def compose(kind: str, members: Sequence[Member], written_by: str = HERE) -> bytes:
+    """Return the manifest of a new file."""
+    own = {"format": "gradmix", "kind": kind, "version": VERSION, "gradmix": written_by}
+    return to_json({**own, "members": [member.model_dump() for member in members]})
 
 
 def parse(text: bytes) -> Manifest:
@@ -102,13 +83,10 @@ def parse(text: bytes) -> Manifest:
     values = from_json(text, "manifest")
     try:
         _check_version(_Versioned.model_validate(values))
-        about = _Manifest.model_validate(values)
-        state = _StateMember.model_validate(about.members[0])
-        tensors = _TensorMember.model_validate(about.members[1])
+        return Manifest.model_validate(values)
     except ValidationError as error:
-        raise Damaged(f"its manifest is not that of a gradmix file: {_short(error)}") from None
-    members = tuple(Member(part.name, part.size, part.crc32) for part in (state, tensors))
-    return Manifest(about.kind, about.version, about.gradmix, members, (state.xxh3, tensors.xxh3))
+        reason = first_violation(error)[:200]
+        raise Damaged(f"its manifest is not that of a gradmix file: {reason}") from None
 
 
 def _check_version(about: _Versioned) -> None:
@@ -123,10 +101,6 @@ def _check_version(about: _Versioned) -> None:
             f"it has version {about.version} of the format, from before the first release of "
             "gradmix: learn again, or read it with the gradmix that wrote it"
         )
-
-
-def _short(error: ValidationError) -> str:
-    return first_violation(error)[:200]
 
 
 def to_json(value: Any) -> bytes:
@@ -174,19 +148,22 @@ def header_length(name: str) -> int:
 
 def local_header(member: Member) -> bytes:
     """Return the bytes before a member's content."""
-    name = member.name.encode()
-    common = (_NEEDED, 0, _STORED, 0, _DATE, member.crc32, _IN_ZIP64, _IN_ZIP64)
-    sizes = _SIZES.pack(1, _SIZES.size - 4, member.size, member.size)
-    return _LOCAL.pack(b"PK\3\4", *common, len(name), len(sizes)) + name + sizes
+    name, sizes = member.name.encode(), _SIZES.pack(1, _SIZES.size - 4, member.size, member.size)
+    return _LOCAL.pack(b"PK\3\4", *_common(member), len(name), len(sizes)) + name + sizes
+
+
+def _common(member: Member) -> tuple[int, ...]:
+    return (_NEEDED, 0, _STORED, 0, _DATE, member.crc32, _IN_ZIP64, _IN_ZIP64)
 
 
 def read_local_header(data: bytes, name: str) -> Member | None:
     """Return the member that a local header describes; None if `data` is not such a header."""
     if len(data) != header_length(name):
         return None
-    crc32 = _LOCAL.unpack_from(data)[6]
     size = _SIZES.unpack_from(data, len(data) - _SIZES.size)[2]
-    member = Member(name, size, crc32)
+    if size >= 2**63:
+        return None
+    member = Member(name=name, size=size, crc32=_LOCAL.unpack_from(data)[6])
     return member if local_header(member) == data else None
 
 
@@ -203,9 +180,8 @@ def directory(members: Sequence[Member]) -> bytes:
     *places, start = offsets(members)
     entries = b"".join(_entry(*pair) for pair in zip(members, places, strict=True))
     count, size = len(members), len(entries)
-    end64 = _END64.pack(
-        b"PK\6\6", _END64.size - 12, _NEEDED, _NEEDED, 0, 0, count, count, size, start
-    )
+    length = _END64.size - 12
+    end64 = _END64.pack(b"PK\6\6", length, _NEEDED, _NEEDED, 0, 0, count, count, size, start)
     locator = _LOCATOR.pack(b"PK\6\7", 0, start + size, 1)
     end = _END.pack(b"PK\5\6", 0, 0, count, count, size, _IN_ZIP64, 0)
     return entries + end64 + locator + end
@@ -213,7 +189,6 @@ def directory(members: Sequence[Member]) -> bytes:
 
 def _entry(member: Member, place: int) -> bytes:
     name = member.name.encode()
-    common = (_NEEDED, 0, _STORED, 0, _DATE, member.crc32, _IN_ZIP64, _IN_ZIP64)
     where = _PLACE.pack(1, _PLACE.size - 4, member.size, member.size, place)
     rest = (len(name), len(where), 0, 0, 0, 0, _IN_ZIP64)
-    return _CENTRAL.pack(b"PK\1\2", _NEEDED, *common, *rest) + name + where
+    return _CENTRAL.pack(b"PK\1\2", _NEEDED, *_common(member), *rest) + name + where

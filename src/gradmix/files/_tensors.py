@@ -11,16 +11,16 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 
 from gradmix.errors import FileError, InputError
 from gradmix.files._values import Damaged
 from gradmix.files.json_file import parse_json
-from gradmix.files.schema import Schema, first_violation
+from gradmix.files.schema import Schema, first_violation, refuse
 
 HEADER_LIMIT = 16 << 20  # bytes
 DIMENSIONS = 64
@@ -75,24 +75,30 @@ def to_buffers(tensors: Mapping[str, Tensor]) -> list[memoryview]:
     return [memoryview(len(text).to_bytes(8, "little") + text), *buffers]
 
 
-class Entry(NamedTuple):
+Size = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Entry(Schema):
     """A tensor as the header describes it."""
 
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-class _Described(Schema):
-    """An entry of the header."""
-
     dtype: str
-    shape: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(max_length=DIMENSIONS)]
-    data_offsets: Annotated[
-        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=2, max_length=2)
-    ]
+    shape: Annotated[list[Size], Field(max_length=DIMENSIONS)]
+    data_offsets: Annotated[list[Size], Field(min_length=2, max_length=2)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Entry:
+        if self.dtype not in DTYPES:
+            refuse(f"the dtype {self.dtype[:40]!r} is unknown")
+        # PyTorch multiplies the sizes without regard to zeros, so an empty tensor can overflow.
+        too_large = math.prod(filter(None, self.shape)) >= 2**63
+        bytes_needed = math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        begin, end = self.data_offsets
+        if too_large or bytes_needed != end - begin:
+            refuse(f"shape {str(self.shape)[:80]} and dtype {self.dtype} for {end - begin} bytes")
+        return self
+
+
+_Header = TypeAdapter(dict[str, Entry])
 
 
 def read_tensors(size: int, fill: Fill) -> dict[str, Tensor]:
@@ -108,63 +114,43 @@ def read_tensors(size: int, fill: Fill) -> dict[str, Tensor]:
         raise Damaged(f"its tensors claim a header of {length} bytes; the member has {size}")
     entries = read_header(bytes(_filled(length, fill)), size - 8 - length)
     _check_memory(size)
-    return {entry.name: _read(entry, fill) for entry in entries}
+    return {name: _read(name, entry, fill) for name, entry in entries.items()}
 
 
-def read_header(text: bytes, size: int) -> list[Entry]:
+def read_header(text: bytes, size: int) -> dict[str, Entry]:
     """Return the entries of a header in the order of their bytes, which must be `size` in total."""
     try:
         header = parse_json(text, "the header of its tensors")
+        if isinstance(header, dict):
+            header.pop("__metadata__", None)
+        found = _Header.validate_python(header)
     except FileError as error:
         raise Damaged(str(error)) from None
-    if not isinstance(header, dict):
-        raise Damaged("the header of its tensors is not an object")
-    header.pop("__metadata__", None)
-    entries = [_entry(name, about) for name, about in header.items()]
-    entries.sort(key=lambda entry: (entry.begin, entry.end))
+    except ValidationError as error:
+        raise Damaged(f"the header of its tensors: {first_violation(error)[:200]}") from None
+    entries = dict(sorted(found.items(), key=lambda item: item[1].data_offsets))
     place = 0
-    for entry in entries:
-        if entry.begin != place:
-            raise Damaged(f"its tensor {_cut(entry.name)} starts at {entry.begin}, not at {place}")
-        place = entry.end
+    for name, entry in entries.items():
+        begin, end = entry.data_offsets
+        if begin != place:
+            raise Damaged(f"its tensor {name[:80]!r} starts at {begin}, not at {place}")
+        place = end
     if place != size:
         raise Damaged(f"its tensors end at byte {place} of {size}")
     return entries
 
 
-def _entry(name: str, about: Any) -> Entry:
+def _read(name: str, entry: Entry, fill: Fill) -> Tensor:
+    begin, end = entry.data_offsets
     try:
-        described = _Described.model_validate(about)
-    except ValidationError as error:
-        raise Damaged(f"its tensor {_cut(name)}: {first_violation(error)[:200]}") from None
-    dtype, shape, (begin, end) = described.dtype, described.shape, described.data_offsets
-    if dtype not in DTYPES:
-        raise Damaged(f"its tensor {_cut(name)} has the unknown dtype {dtype[:40]!r}")
-    kind = DTYPES[dtype]
-    # PyTorch multiplies the sizes without regard to zeros, so an empty tensor can overflow, too.
-    if math.prod(filter(None, shape)) >= 2**63 or math.prod(shape) * kind.itemsize != end - begin:
-        raise Damaged(
-            f"its tensor {_cut(name)} has shape {str(shape)[:80]} and dtype {dtype}, but "
-            f"{end - begin} bytes"
-        )
-    return Entry(name, kind, tuple(shape), begin, end)
-
-
-def _cut(name: str) -> str:
-    return repr(name[:80])
-
-
-def _read(entry: Entry, fill: Fill) -> Tensor:
-    try:
-        flat = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
+        flat = torch.empty(end - begin, dtype=torch.uint8)
         fill(flat.numpy().data)
-        if entry.dtype is torch.bool and len(flat) and int(flat.max()) > 1:
-            raise Damaged(f"its tensor {_cut(entry.name)} has booleans other than 0 and 1")
-        typed = flat if entry.dtype is torch.uint8 else flat.view(entry.dtype)
-        return typed if len(entry.shape) == 1 else typed.view(entry.shape)
+        if entry.dtype == "BOOL" and len(flat) and int(flat.max()) > 1:
+            raise Damaged(f"its tensor {name[:80]!r} has booleans other than 0 and 1")
+        return flat.view(DTYPES[entry.dtype]).view(entry.shape)
     except RuntimeError as error:  # PyTorch: not enough memory, or an impossible shape
         reason = str(error).splitlines()[0]
-        raise Damaged(f"its tensor {_cut(entry.name)} cannot be created: {reason}") from None
+        raise Damaged(f"its tensor {name[:80]!r} cannot be created: {reason}") from None
 
 
 def _filled(size: int, fill: Fill) -> bytearray:

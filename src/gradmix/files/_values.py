@@ -26,8 +26,6 @@ from gradmix.errors import InputError
 DEPTH = 64
 """The greatest depth of nested values; training states have at most 8."""
 
-_NESTED = (dict, list)
-
 
 class Damaged(Exception):  # noqa: N818 (internal: readers turn it into a FileError)
     """A file is invalid; the message says why."""
@@ -90,20 +88,15 @@ class Encoder:
 def decode(value: Any, tensors: dict[str, Tensor], depth: int = 0) -> Any:
     """Return the value that was encoded; every tensor is removed from `tensors`."""
     kind = type(value)  # JSON values have exactly these types
-    if kind not in _NESTED:
+    if kind not in (dict, list):
         return value
     if depth > DEPTH:
         raise Damaged(f"its values are nested more than {DEPTH} levels deep")
     if kind is list:
-        return [
-            decode(item, tensors, depth + 1) if type(item) in _NESTED else item for item in value
-        ]
+        return [decode(item, tensors, depth + 1) for item in value]
     marks = [key for key in value if key[:1] == "$"]
     if not marks:
-        return {
-            key: decode(item, tensors, depth + 1) if type(item) in _NESTED else item
-            for key, item in value.items()
-        }
+        return {key: decode(item, tensors, depth + 1) for key, item in value.items()}
     content = value[marks[0]]
     if marks == ["$float"] and content in ("nan", "inf", "-inf"):
         return float(content)

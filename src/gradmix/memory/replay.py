@@ -30,7 +30,8 @@ class ReplayMemory:
 
     Every exemplar has a priority, and a class keeps those with the lowest. With random priorities
     a class keeps a uniform sample of everything that was ever added, in one call or many. Other
-    rules, such as herding, use other priorities.
+    rules, such as herding, use other priorities. Without balance, the memory keeps the lowest of
+    all samples: with random priorities, this is reservoir sampling.
 
     Args:
         exemplars_per_class: Exemplars of each class; the memory grows with the classes, as in the
@@ -38,6 +39,7 @@ class ReplayMemory:
         total: Exemplars in total, shared equally. The first classes take the remainder, and old
             classes give up exemplars when new ones arrive. Give exactly one of the two.
         selection: The rule by which methods choose exemplars; None is the method's own.
+        balanced: Whether classes have equal shares of `total`; otherwise any class may have any.
 
     >>> memory = ReplayMemory(exemplars_per_class=2)
     >>> x, y = torch.arange(6.0)[:, None], torch.tensor([0, 0, 0, 1, 1, 1])
@@ -52,6 +54,7 @@ class ReplayMemory:
         exemplars_per_class: int | None = None,
         total: int | None = None,
         selection: str | None = None,
+        balanced: bool = True,
     ) -> None:
         if (exemplars_per_class is None) == (total is None):
             raise InputError(
@@ -64,7 +67,9 @@ class ReplayMemory:
         ):
             if value is not None and value < least:
                 raise InputError(f"{name} is {value}; give {least} or more")
-        self.exemplars_per_class = exemplars_per_class
+        if not balanced and total is None:
+            raise InputError("balanced is False and total is None; give a total without balance")
+        self.exemplars_per_class, self.balanced = exemplars_per_class, balanced
         self.total, self.selection = total, selection
         self.x = torch.empty(0)
         self.y = torch.empty(0, dtype=torch.int64)
@@ -90,6 +95,8 @@ class ReplayMemory:
         if self.exemplars_per_class is not None:
             return torch.full((classes,), self.exemplars_per_class)
         assert self.total is not None
+        if not self.balanced:
+            return torch.full((classes,), self.total)
         if self.total < classes:
             raise InputError(
                 f"total is {self.total}; it cannot hold one exemplar of each of {classes} classes"
@@ -118,10 +125,17 @@ class ReplayMemory:
             y = torch.cat([self.y, y])
             priority = torch.cat([self._priority, priority])
             extras = {name: torch.cat([self.extras[name], rows]) for name, rows in extras.items()}
-        kept = first_of_each_class(y, priority, self.quota(y.unique()))
+        kept = self._lowest(y, priority)
         self.x = self._gather(x, kept, held)
         self.y, self._priority = y[kept], priority[kept]
         self.extras = {name: rows[kept] for name, rows in extras.items()}
+
+    def _lowest(self, y: Tensor, priority: Tensor) -> Tensor:
+        """Return the rows that fit into the budget, sorted by class, then by priority."""
+        if self.balanced:
+            return first_of_each_class(y, priority, self.quota(y.unique()))
+        lowest = priority.argsort(stable=True)[: self.total]
+        return lowest[y[lowest].argsort(stable=True)]
 
     def _gather(self, x: Tensor, kept: Tensor, held: int) -> Tensor:
         """Return the kept samples; of the offered ones, only the kept are read."""
@@ -161,7 +175,7 @@ class ReplayMemory:
         """Change the budget; exemplars beyond it are dropped."""
         self.exemplars_per_class, self.total = exemplars_per_class, total
         if len(self):
-            kept = first_of_each_class(self.y, self._priority, self.quota(self.y.unique()))
+            kept = self._lowest(self.y, self._priority)
             chosen = torch.ones_like(self.y, dtype=torch.bool)
             chosen[kept] = False
             self.split_off(chosen)
@@ -209,14 +223,17 @@ class ReplayMemory:
         for name, part in rows.items():
             if len(part) != len(y):
                 raise InputError(f"memory.{name} has {len(part)} rows for {len(y)} labels")
-        if len(y):
-            counts = np.unique(y.numpy(force=True), return_counts=True)[1]
-            if (counts > self._shares(len(counts)).numpy()).any():
-                raise InputError(
-                    f"memory: {len(y)} exemplars are saved, more than this budget allows"
-                )
+        if len(y) and self._exceeds(y):
+            raise InputError(f"memory: {len(y)} exemplars are saved, more than this budget allows")
         self.x, self.y, self._priority = x, y, priority
         self.extras = dict(state["extras"])
+
+    def _exceeds(self, y: Tensor) -> bool:
+        """Return whether exemplars with these labels exceed the budget."""
+        if self.total is not None and len(y) > self.total:
+            return True
+        counts = np.unique(y.numpy(force=True), return_counts=True)[1]
+        return bool((counts > self._shares(len(counts)).numpy()).any())
 
 
 def first_of_each_class(labels: Tensor, priority: Tensor, quota: Tensor) -> Tensor:

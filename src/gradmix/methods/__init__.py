@@ -5,38 +5,66 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradmix.errors import UnknownNameError
+from gradmix.methods.a_gem import AGEM
+from gradmix.methods.aser import ASER
 from gradmix.methods.base import Method, Options, Stage
+from gradmix.methods.bic import BiC
 from gradmix.methods.closed_form import LinearDiscriminant, NearestClassMean, RidgeRegression
 from gradmix.methods.der import DER, DERPlusPlus
+from gradmix.methods.der_expandable import DERExpandable
+from gradmix.methods.drc import DRC
+from gradmix.methods.dytox import DyTox
 from gradmix.methods.er import ER
+from gradmix.methods.er_ace import ERACE
+from gradmix.methods.ewc import EWC
 from gradmix.methods.finetune import FineTuning
 from gradmix.methods.foster import FOSTER
+from gradmix.methods.gdumb import GDumb
 from gradmix.methods.gss import GSS, GSSStream
 from gradmix.methods.icarl import ICaRL
 from gradmix.methods.joint import Joint
+from gradmix.methods.lwf import LwF
 from gradmix.methods.memo import MEMO
 from gradmix.methods.mir import MIR
+from gradmix.methods.scr import SCR
+from gradmix.methods.tagfex import TagFex
+from gradmix.methods.wa import WA
+from gradmix.methods.x_der import XDER
 
 __all__ = [
+    "AGEM",
+    "ASER",
     "DER",
+    "DRC",
     "ER",
+    "ERACE",
+    "EWC",
     "FOSTER",
     "GSS",
     "MEMO",
     "METHODS",
     "MIR",
+    "SCR",
+    "WA",
+    "XDER",
+    "BiC",
+    "DERExpandable",
     "DERPlusPlus",
+    "DyTox",
     "FineTuning",
+    "GDumb",
     "GSSStream",
     "ICaRL",
     "Joint",
     "LinearDiscriminant",
+    "LwF",
     "Method",
     "MethodInfo",
     "NearestClassMean",
     "Options",
     "RidgeRegression",
     "Stage",
+    "TagFex",
     "find_method",
 ]
 
@@ -52,7 +80,9 @@ class MethodInfo:
 
 METHODS: dict[str, MethodInfo] = {
     "er": MethodInfo("experience replay", "Chaudhry et al., 2019", ER),
+    "er-ace": MethodInfo("new samples leave old classes alone", "Caccia et al., ICLR 2022", ERACE),
     "mir": MethodInfo("replays what a step would harm most", "Aljundi et al., NeurIPS 2019", MIR),
+    "aser": MethodInfo("replays by adversarial Shapley values", "Shim et al., AAAI 2021", ASER),
     "gss": MethodInfo(
         "stores exemplars with diverse gradients", "Aljundi et al., NeurIPS 2019", GSS
     ),
@@ -61,9 +91,23 @@ METHODS: dict[str, MethodInfo] = {
     ),
     "der": MethodInfo("replays old outputs", "Buzzega et al., NeurIPS 2020", DER),
     "der++": MethodInfo("old outputs and labels", "Buzzega et al., NeurIPS 2020", DERPlusPlus),
+    "x-der": MethodInfo("old outputs of all classes", "Boschini et al., TPAMI 2022", XDER),
     "foster": MethodInfo("boosting and compression", "Wang et al., ECCV 2022", FOSTER),
+    "der-expandable": MethodInfo("a network per task", "Yan et al., CVPR 2021", DERExpandable),
     "memo": MethodInfo("a special block per task", "Zhou et al., ICLR 2023", MEMO),
+    "tagfex": MethodInfo(
+        "networks for each task, and one for all tasks", "Zheng et al., CVPR 2025", TagFex
+    ),
+    "dytox": MethodInfo("a token and a head per task", "Douillard et al., CVPR 2022", DyTox),
+    "drc": MethodInfo("two light branches, merged and fused", "Chen and Chang, ICCV 2023", DRC),
     "icarl": MethodInfo("herding and nearest class mean", "Rebuffi et al., CVPR 2017", ICaRL),
+    "scr": MethodInfo("contrastive loss and nearest class mean", "Mai et al., CVPRW 2021", SCR),
+    "bic": MethodInfo("corrects the scores of new classes", "Wu et al., CVPR 2019", BiC),
+    "wa": MethodInfo("aligns the weights of new classes", "Zhao et al., CVPR 2020", WA),
+    "a-gem": MethodInfo("no step against the memory", "Chaudhry et al., ICLR 2019", AGEM),
+    "gdumb": MethodInfo("a new network on the memory alone", "Prabhu et al., ECCV 2020", GDumb),
+    "lwf": MethodInfo("no replay: keeps old outputs", "Li and Hoiem, ECCV 2016", LwF),
+    "ewc": MethodInfo("no replay: keeps weights that mattered", "Schwarz et al., ICML 2018", EWC),
     "finetune": MethodInfo("no replay: the lower bound", "folklore", FineTuning),
     "ridge": MethodInfo("ridge regression on features", "RanPAC, NeurIPS 2023", RidgeRegression),
     "ncm": MethodInfo("nearest class mean of features", "Rebuffi et al., 2017", NearestClassMean),

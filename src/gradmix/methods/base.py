@@ -30,7 +30,8 @@ from gradmix.models.finetune import FineTuned
 from gradmix.models.heads import drop_output, grow_head
 from gradmix.models.weights import load_weights
 from gradmix.randomness import RandomStreams
-from gradmix.settings import TrainingSettings
+from gradmix.ranks import ALONE, Ranks
+from gradmix.settings import TrainingSettings, task_scenario
 from gradmix.types import Samples
 
 
@@ -65,6 +66,11 @@ class Method(ABC):
     each epoch `begin_epoch`, which plans the batches, for each batch `train_step`, and finally
     `end_task`. `ER` implements the two abstract methods; most methods derive from it.
 
+    Each of several ranks calls all of them. Batches are planned for all ranks, and `mixed_batch`
+    returns this rank's rows. The loss of a step is the mean over these rows; the loop weights it
+    by their share of the batch. `term` is for terms of the loss that cover other rows. A method
+    whose rows depend on each other has `row_wise = False`; every rank then computes whole batches.
+
     Args:
         model: The network.
         memory: The exemplars of earlier tasks.
@@ -74,15 +80,21 @@ class Method(ABC):
         streams: All randomness.
         normalise: Turns stored samples into network inputs.
         options: The method's own settings.
+        ranks: The processes that compute the run together.
     """
 
     options_type: ClassVar[type[Options]] = Options
     grows: ClassVar[bool] = False  # whether the head must grow with the classes
     replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
     trains: ClassVar[bool] = True  # whether there are epochs of training
+    adjusts_gradients: ClassVar[bool] = False  # whether `adjust_gradients` changes them
+    softmax: ClassVar[bool] = True  # whether labels are learned by a softmax cross-entropy
     plans: ClassVar[bool] = True  # whether `plan_epoch` returns a plan
     selection: ClassVar[str | None] = "random"  # rule for exemplars; None if it is fixed
+    row_wise: ClassVar[bool] = True  # whether losses are means over rows, which ranks can share
     needs_new_classes: ClassVar[bool] = False  # whether every task must bring new classes
+    extends_network: ClassVar[bool] = False  # whether it adds parts to a `Network`, and needs one
+    online: ClassVar[bool] = False  # whether `end_task` can store one batch after another
     extras: ClassVar[frozenset[str]] = frozenset()  # what the memory stores beside the samples
 
     def __init__(
@@ -95,15 +107,19 @@ class Method(ABC):
         streams: RandomStreams,
         normalise: Normalise,
         options: Options | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.check_mix(mixer.recipe)
+        self.check_adjustment(settings.logit_adjustment)
         check_optimizer(settings.optimizer)
         self.model, self.memory, self.mixer, self.selector = model, memory, mixer, selector
         self.settings, self.streams, self.normalise = settings, streams, normalise
         self.options = self.options_type() if options is None else options
+        self.ranks = ranks
         self.stage = Stage("train", settings.epochs)
         self.seen = 0  # classes seen, the current task's included
         self.optimizer: torch.optim.Optimizer | None = None  # of the current stage
+        self.adjustment: Tensor | None = None  # (C,) that the loss adds to all logits
         self.new: Tensor | None = None  # (S, |B1|) pool rows of each step's new samples
         self.plan: Plan | None = None  # the batches of the epoch
 
@@ -122,7 +138,34 @@ class Method(ABC):
 
     @abstractmethod
     def train_step(self, step: int) -> Tensor:
-        """Return the loss of one step; the loop computes its gradient and moves the weights."""
+        """Return the loss of one step; the loop computes its gradient and moves the weights.
+
+        Each of several ranks returns the mean over its rows.
+        """
+
+    @property
+    def step_rows(self) -> int:
+        """How many rows the batch of a step has, on all ranks together."""
+        if self.plan is not None:
+            return self.plan.y.shape[1]
+        assert self.new is not None
+        return self.new.shape[1] + self.replay_size
+
+    def term(self, value: Tensor, share: float = 1.0) -> Tensor:
+        """Return a term of the loss that is not a mean over this rank's rows of the batch.
+
+        The loop weights the loss by this rank's share of the rows; the result cancels that.
+
+        Args:
+            value: The term.
+            share: Share of the rows of the term that this rank has; 1 if `value` is a part of a
+                sum.
+        """
+        if self.ranks.alone:
+            return value
+        if share == 0:  # a mean over no rows is not a number
+            return value.new_zeros(())
+        return value * (share / self.ranks.share(self.step_rows))
 
     @classmethod
     def check_mix(cls, recipe: Recipe | None) -> None:
@@ -152,9 +195,23 @@ class Method(ABC):
             )
 
     @classmethod
+    def check_adjustment(cls, tau: float) -> None:
+        """Raise InputError for logit adjustment if the loss has no softmax."""
+        if tau and not cls.softmax:
+            raise InputError(
+                f"logit_adjustment is {tau}, which is for softmax outputs, and {cls.__name__} "
+                "trains each output by itself; give 0, or another method, such as er"
+            )
+
+    @classmethod
     def check_scenario(cls, scenario: str) -> None:
         """Raise InputError for a scenario that this method cannot learn."""
-        if cls.needs_new_classes and scenario != "class-incremental":
+        if scenario.startswith("online") and not cls.online:
+            raise InputError(
+                f"scenario is {scenario!r}, and {cls.__name__} needs all data of a task at once; "
+                "give another scenario, or a method that learns online, such as er, mir or der++"
+            )
+        if cls.needs_new_classes and task_scenario(scenario) != "class-incremental":
             raise InputError(
                 f"scenario is {scenario!r}, and {cls.__name__} needs new classes in every task; "
                 "give scenario 'class-incremental', or another method, such as er or der++"
@@ -166,6 +223,12 @@ class Method(ABC):
     def head(self) -> nn.Linear:
         """The last linear layer, whose gradients the criterion uses."""
         return find_head(self.model)
+
+    @property
+    def head_name(self) -> str:
+        """The name of the last linear layer among the network's modules."""
+        names = [name for name, module in self.model.named_modules() if module is self.head]
+        return str(names[0])
 
     @property
     def draws_randomly(self) -> bool:
@@ -189,6 +252,19 @@ class Method(ABC):
         """Return the samples that join the new data in the pool."""
         return self.memory.samples
 
+    @classmethod
+    def learns_stored(cls) -> bool:
+        """Return whether a task also learns the stored samples of earlier tasks."""
+        return cls.replays
+
+    def drop_samples(self) -> None:
+        """Remove all stored samples, for a file to share; predictions do not change.
+
+        Raises:
+            InputError: If predictions need the samples.
+        """
+        self.memory.split_off(torch.ones_like(self.memory.y, dtype=torch.bool))
+
     @property
     def replay_size(self) -> int:
         """How many samples a step replays: as set, or the whole memory if it is smaller."""
@@ -197,6 +273,17 @@ class Method(ABC):
     def epoch_samples(self) -> int:
         """Return how many samples an epoch covers, counted from the start of the pool."""
         return self.pool.num_new
+
+    def needed_samples(self, first_step: int) -> list[Tensor]:
+        """Return the pool rows that this rank needs in each step of the epoch, from one step on.
+
+        Streamed samples are then read ahead. A step may need others, too.
+        """
+        assert self.new is not None
+        steps, plan, ranks = range(first_step, len(self.new)), self.plan, self.ranks
+        if plan is not None and plan.index is not None:
+            return [plan.needed(step, ranks.rows(plan.y.shape[1])) for step in steps]
+        return [self.new[step, ranks.rows(self.new.shape[1])] for step in steps]
 
     def stages(self) -> Sequence[Stage]:
         """Return the stages of the current task's training."""
@@ -211,7 +298,7 @@ class Method(ABC):
         self.seen = seen
         self.set_pool(pool)
         if isinstance(self.model, FineTuned):
-            start_from_closed_form(self.model, self.head, pool)
+            start_from_closed_form(self.model, self.head, pool, self.ranks)
 
     def set_pool(self, pool: Pool) -> None:
         """Take the data of a task that begins or resumes."""
@@ -223,6 +310,13 @@ class Method(ABC):
         """Start a stage with a new optimizer."""
         self.stage = stage
         self.optimizer = self.new_optimizer()
+
+    def adjust_gradients(self) -> None:  # noqa: B027 – most methods leave them as they are
+        """Change the gradients of a step before the optimizer uses them, if `adjusts_gradients`."""
+
+    def remark(self) -> str | None:
+        """Return what a user should know about the task that has begun; None if nothing."""
+        return None
 
     def train_mode(self) -> None:
         """Put the modules that the current stage trains in training mode."""
@@ -240,9 +334,13 @@ class Method(ABC):
         """Return the trained parameters; those of a pretrained backbone have a lower rate."""
         if not isinstance(self.model, FineTuned):
             return [{"params": self.parameters()}]
-        scale = self.settings.backbone_lr_scale
-        backbone = {"params": self.model.pretrained_parameters(), "lr_scale": scale}
-        return [{"params": list(self.head.parameters())}, backbone]
+        backbone = self.model.pretrained_parameters()
+        inside = {id(parameter) for parameter in self.model.module.parameters()}
+        others = [parameter for parameter in self.parameters() if id(parameter) not in inside]
+        return [
+            {"params": others},
+            {"params": backbone, "lr_scale": self.settings.backbone_lr_scale},
+        ]
 
     def learning_rates(self, epoch: int, steps: int) -> list[float]:
         """Return the learning rate of each step of an epoch; see `lr_factor`."""
@@ -259,7 +357,7 @@ class Method(ABC):
             epoch: Number of the epoch, from 0.
             new: Pool rows of the new samples of each step, (S, |B1|).
         """
-        self.selector.refresh(self.model, self.head)
+        self.selector.refresh(self.model, self.head, self.adjustment)
         self.new, self.plan = new, self.plan_epoch(new)
 
     def end_task(self, new: Samples) -> None:
@@ -275,7 +373,7 @@ class Method(ABC):
         if rule == "kmeans-inputs":
             features = self.pool.inputs(index).flatten(1)
         else:
-            features = embed_rows(self.model, self.head, self.pool.inputs, index)
+            features = embed_rows(self.model, self.head, self.pool.inputs, index, self.ranks)
         quota = self.memory.quota(torch.cat([self.memory.y, new.y]).unique())
         kind = "herding" if rule == "herding" else "kmeans"
         return class_priorities(kind, features, new.y, quota, generator)

@@ -12,10 +12,13 @@ from gradmix.closed_form import Ridge, fit_temperature
 from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Pool
 from gradmix.memory.replay import first_of_each_class
+from gradmix.ranks import ALONE, Ranks
 
 
 @torch.no_grad()
-def start_from_closed_form(model: nn.Module, head: nn.Linear, pool: Pool) -> None:
+def start_from_closed_form(
+    model: nn.Module, head: nn.Linear, pool: Pool, ranks: Ranks = ALONE
+) -> None:
     """Set a head to the ridge regression from the features of a pool to its classes.
 
     New classes use as many samples as the memory holds of an old class, because ridge regression
@@ -26,10 +29,11 @@ def start_from_closed_form(model: nn.Module, head: nn.Linear, pool: Pool) -> Non
         model: The network.
         head: Its head, changed in place.
         pool: The samples.
+        ranks: The processes that embed the samples together.
     """
     index = _balanced(pool)
     labels = pool.y[index].cpu()
-    embeddings = embed_rows(model, head, pool.inputs, index)
+    embeddings = embed_rows(model, head, pool.inputs, index, ranks)
     held = every_tenth(labels)
     ridge = Ridge(head.in_features, normalise=False)
     ridge.update(embeddings[~held.to(embeddings.device)], labels[~held])

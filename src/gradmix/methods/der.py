@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
+from gradmix.data.pool import ALL
 from gradmix.errors import InputError
 from gradmix.methods.base import Options
 from gradmix.methods.er import ER
@@ -54,22 +55,38 @@ class DER(ER):
         mixed = self.mixed_batch(step)
         outputs = self.logits(mixed)
         if self.mixer.recipe is None:
-            loss = self.cross_entropy(outputs[:number], mixed.targets[:number])
-            again = outputs[number:]
+            rows = self.ranks.rows(self.step_rows)
+            new = min(max(number - rows.start, 0), len(outputs))  # of this rank's rows
+            own = self.class_loss(outputs[:new], mixed.targets[:new])
+            loss, again = self.term(own, new / number), outputs[new:]
+            rows = slice(max(rows.start - number, 0), max(rows.stop - number, 0))
         else:
-            loss = self.cross_entropy(outputs, mixed.targets)
-            again = self.model(self.pool.augmented(replay)) if len(replay) else outputs
+            loss, rows = self.class_loss(outputs, mixed.targets), self.ranks.rows(len(replay))
+            again = outputs[:0]
+            if rows.stop > rows.start:
+                again = self.model(self.pool.augmented(replay, rows))
         if len(replay):
-            loss = loss + self.options.alpha * self.distance(again, replay)
+            distance = self.term(self.distance(again, replay, rows))
+            loss = loss + self.options.alpha * distance
         return loss
 
-    def distance(self, outputs: Tensor, replay: Tensor) -> Tensor:
-        """Return the mean squared distance to the stored logits, over outputs that existed then."""
-        rows = replay - self.pool.num_new
-        stored, known = (self.memory.extras[name][rows] for name in ("logits", "known"))
+    def class_shares(self) -> Tensor:
+        """Return the shares of the classes in the cross-entropy: unmixed, it covers B1 only."""
+        return self.shares_of(1, 0) if self.mixer.recipe is None else super().class_shares()
+
+    def distance(self, outputs: Tensor, replay: Tensor, rows: slice = ALL) -> Tensor:
+        """Return the mean squared distance to the stored logits, over outputs that existed then.
+
+        Args:
+            outputs: Outputs for some rows of the replayed samples.
+            replay: Pool rows of all replayed samples.
+            rows: The rows; the result is their part of the mean over all.
+        """
+        index = replay - self.pool.num_new
+        stored, known = (self.memory.extras[name][index] for name in ("logits", "known"))
         width = stored.shape[1]  # outputs of the head when exemplars were last stored
         there = torch.arange(width, device=outputs.device) < known[:, None]
-        squares = (outputs[:, :width] - stored).square() * there
+        squares = (outputs[:, :width] - stored[rows]).square() * there[rows]
         return squares.sum() / there.sum()
 
     def end_task(self, new: Samples) -> None:
@@ -112,8 +129,9 @@ class DER(ER):
     def memory_logits(self, new: Samples) -> Tensor:
         """Return the outputs for the task's samples, (N, C), in evaluation mode."""
         index = torch.arange(len(new.y), device=new.y.device)  # they come first in the pool
-        parts = index.split(PREDICT_BATCH)
-        return torch.cat([self.predict(self.pool.inputs(part)) for part in parts])
+        parts = index[self.ranks.rows(len(index))].split(PREDICT_BATCH)
+        outputs = torch.cat([self.predict(self.pool.inputs(part)) for part in parts])
+        return self.ranks.gather(outputs, len(index))
 
 
 class DERPlusPlus(DER):
@@ -127,5 +145,18 @@ class DERPlusPlus(DER):
         loss = super().train_step(step)
         if not len(self.memory):
             return loss
-        again = self.pool.batch(self.draw_replay())
-        return loss + self.options.beta * self.cross_entropy(self.model(again.x), again.y)
+        replay = self.draw_replay()
+        rows = self.ranks.rows(len(replay))
+        again = self.pool.batch(replay, rows)
+        share = self.ranks.share(len(replay))
+        if share == 0:
+            return loss
+        own = self.class_loss(self.model(again.x), again.y)
+        return loss + self.options.beta * self.term(own, share)
+
+    def class_shares(self) -> Tensor:
+        """Add the second draw, weighted by β."""
+        if not len(self.memory):
+            return super().class_shares()
+        beta = self.options.beta
+        return (super().class_shares() + beta * self.shares_of(new=0, memory=1)) / (1 + beta)

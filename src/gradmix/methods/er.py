@@ -10,10 +10,13 @@ This file is the training step of most methods. With GradMix it is Algorithm 1 o
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gradmix.data.pool import Pool
 from gradmix.methods.base import Method
 from gradmix.mixing.mixer import Plan
 from gradmix.types import MixedBatch
@@ -25,6 +28,8 @@ class ER(Method):
     Mixing: B1 ∪ B2 is mixed as one batch; the loss is the cross-entropy with soft labels.
     Criterion: the embedding is the input of the network's head.
     """
+
+    online: ClassVar[bool] = True
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Join each batch of new samples with replayed ones and draw how they are mixed."""
@@ -50,16 +55,53 @@ class ER(Method):
         outputs: Tensor = self.model(mixed.x, mix=mixed.mix, at=mixed.at)
         return outputs
 
-    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of logits (B, C) with labels, smoothed as the settings say.
-
-        Args:
-            logits: Outputs, (B, C).
-            targets: Labels (B,) or soft labels (B, C).
-        """
-        return F.cross_entropy(logits, targets, label_smoothing=self.settings.label_smoothing)
-
     def train_step(self, step: int) -> Tensor:
         """Return the cross-entropy of one mixed batch."""
         mixed = self.mixed_batch(step)
-        return self.cross_entropy(self.logits(mixed), mixed.targets)
+        return self.class_loss(self.logits(mixed), mixed.targets)
+
+    # --- the loss ---------------------------------------------------------------------------
+
+    def class_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy among all classes, after logit adjustment, if any.
+
+        Args:
+            logits: The outputs of all classes, (B, C).
+            targets: Labels (B,) or soft labels (B, C).
+        """
+        return self.cross_entropy(self.adjusted(logits), targets)
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        """Return the cross-entropy of any logits (B, K) with labels smoothed as the settings say.
+
+        Args:
+            logits: Outputs, (B, K).
+            targets: Labels (B,) or soft labels (B, K).
+            reduction: "mean", or "none" for the value of each row, (B,).
+        """
+        smoothing = self.settings.label_smoothing
+        return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction=reduction)
+
+    def adjusted(self, logits: Tensor) -> Tensor:
+        """Return z + τ log π, (B, C); the logits z themselves if τ is 0."""
+        return logits if self.adjustment is None else logits + self.adjustment
+
+    def set_pool(self, pool: Pool) -> None:
+        """Take the data of a task, and the shares π of its classes for logit adjustment."""
+        super().set_pool(pool)
+        if self.settings.logit_adjustment:
+            shares = self.class_shares().clamp(min=1 / len(pool))  # also of classes without samples
+            self.adjustment = self.settings.logit_adjustment * shares.log()
+
+    def class_shares(self) -> Tensor:
+        """Return π, the expected share of each class in the labels that a step trains on, (C,)."""
+        return self.shares_of(min(self.settings.batch_size, self.epoch_samples()), self.replay_size)
+
+    def shares_of(self, new: float, memory: float) -> Tensor:
+        """Return the share of each class if new samples and the memory have these weights, (C,)."""
+        y, number, outputs = self.pool.y, self.pool.num_new, self.head.out_features
+        shares = torch.zeros(outputs, dtype=torch.float32, device=y.device)
+        for weight, labels in ((new, y[:number]), (memory, y[number:])):
+            if len(labels):
+                shares += labels.bincount(minlength=outputs) * (weight / len(labels))
+        return shares / shares.sum()

@@ -89,9 +89,11 @@ class FOSTER(ER):
     """
 
     needs_new_classes: ClassVar[bool] = True
+    online: ClassVar[bool] = False
     options_type: ClassVar[type[Options]] = FOSTEROptions
     options: FOSTEROptions
     grows: ClassVar[bool] = True
+    extends_network: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(check_splittable(model, "FOSTER"), *args, **kwargs)
@@ -160,7 +162,7 @@ class FOSTER(ER):
             return self.compression_loss(mixed)
         if self.stage.name == "boosting":
             return self.boosting_loss(mixed)
-        return self.cross_entropy(self.logits(mixed), mixed.targets)
+        return self.class_loss(self.logits(mixed), mixed.targets)
 
     def boosting_loss(self, mixed: MixedBatch) -> Tensor:
         """Return CE(z / w) + CE of the new branch + distillation from the old network."""
@@ -170,8 +172,8 @@ class FOSTER(ER):
         logits = net.head(torch.cat([old, own], dim=1))
         before = net.old.head(old)
         weights = self.class_weights(self.options.beta1)
-        aligned = self.cross_entropy(logits / weights, mixed.targets)
-        enhanced = self.cross_entropy(net.new.head(own), mixed.targets)
+        aligned = self.class_loss(logits / weights, mixed.targets)
+        enhanced = self.class_loss(net.new.head(own), mixed.targets)
         kept = distillation(logits[:, : before.shape[1]], before, self.options.temperature)
         loss: Tensor = aligned + enhanced + self.options.distill * kept
         return loss

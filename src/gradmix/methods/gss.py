@@ -39,6 +39,7 @@ class GSS(ER):
     """
 
     selection: ClassVar[str | None] = None
+    online: ClassVar[bool] = False
 
     def end_task(self, new: Samples) -> None:
         """Pass the task's samples through the buffers of their classes and store the survivors."""
@@ -103,6 +104,11 @@ class GSSStream(GSS):
     def forget(self, label: int) -> None:
         """Empty the buffers, too."""
         super().forget(label)
+        self._buffers = {}
+
+    def drop_samples(self) -> None:
+        """Empty the buffers, too: they contain embeddings."""
+        super().drop_samples()
         self._buffers = {}
 
     def state_dict(self) -> dict[str, Any]:

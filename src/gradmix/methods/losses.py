@@ -12,6 +12,11 @@ def as_soft(targets: Tensor, outputs: int) -> Tensor:
     return targets if targets.ndim == 2 else F.one_hot(targets, outputs).to(torch.float32)
 
 
+def smooth_labels(targets: Tensor, share: float) -> Tensor:
+    """Return soft labels (B, C) with a share of their mass spread over all outputs."""
+    return targets * (1 - share) + share / targets.shape[1]
+
+
 def fold_old_classes(targets: Tensor, number_old: int) -> Tensor:
     """Return the summed mass of the old classes, then the mass of each new class, (B, 1 + new)."""
     return torch.cat([targets[:, :number_old].sum(1, keepdim=True), targets[:, number_old:]], 1)
@@ -21,3 +26,19 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> 
     """Return the cross-entropy of softened outputs, averaged over the batch, without factor T²."""
     soft = (teacher / temperature).softmax(dim=1)
     return -(soft * (student / temperature).log_softmax(dim=1)).sum(dim=1).mean()
+
+
+def contrast(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
+    """Return the InfoNCE loss of two views: each row must find the other view of its sample.
+
+    Args:
+        queries: First views, then second views of the same samples, (2 B, d).
+        keys: What they are compared with, by cosine, in the same order, (2 B, d). A row is not
+            compared with its own key.
+        temperature: Divides the cosines.
+    """
+    number = len(queries)
+    scores = F.normalize(queries, dim=1) @ F.normalize(keys, dim=1).T / temperature
+    own = torch.eye(number, dtype=torch.bool, device=scores.device)
+    other = torch.arange(number, device=scores.device).roll(number // 2)
+    return F.cross_entropy(scores.masked_fill(own, -torch.inf), other)

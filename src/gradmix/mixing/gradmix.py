@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -11,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradmix.criterion import PairSelector, find_head
-from gradmix.criterion.inputs import check_form, check_samples
+from gradmix.criterion import PairSelector, choose_search, find_head
+from gradmix.criterion.inputs import check_samples
 from gradmix.criterion.pair_tables import PairTable
+from gradmix.data.datasets import check_alike
+from gradmix.data.pool import ALL, Rows
 from gradmix.errors import InputError
 from gradmix.mixing.mixer import Mixer
 from gradmix.mixing.recipe import RECIPES, Recipe
@@ -36,7 +37,9 @@ class TensorPool:
         """Return the samples at `index`."""
         return self.x.index_select(0, index)
 
-    augmented = inputs
+    def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
+        """Return the same for `index[rows]`: there are no random transforms."""
+        return self.inputs(index[rows])
 
 
 class GradMix:
@@ -68,7 +71,8 @@ class GradMix:
             that batches contain, for many classes; "auto" chooses by their number.
         mix_first_task: Whether batches are mixed while the memory is empty. By default only if no
             gradients choose the partners.
-        generator: Source of randomness on the device of the data; None is PyTorch's global one.
+        generator: Draws partners, on the device of the data; None is PyTorch's global generator.
+            It also seeds the draws of λ and of the criterion's exemplars.
 
     >>> mixer = GradMix(alpha=1.0, labels="remix")
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -115,18 +119,12 @@ class GradMix:
             "criterion": criterion,
         }
         self._recipe = Recipe(partners, blend, labels, alpha, tables, tau, mix_first_task)
+        self._settings = CriterionSettings(**settings)
         self._head, self._generator = head, generator
         device = "cpu" if generator is None else generator.device
         seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)
         self._host = np.random.default_rng(int(seed))
-        self._new_selector = partial(
-            PairSelector,
-            CriterionSettings(**settings),
-            tables=tables if self._recipe.uses_gradients else 0,
-            ratio=self._recipe.ratio,
-            host=self._host,
-            generator=generator,
-        )
+        choose_search(criterion, 1)  # raises if it needs a package that is missing
         self._mixer: Mixer | None = None
         self._selector: PairSelector | None = None
         self._latest = 0  # number of the pair table that the last batch used
@@ -164,18 +162,30 @@ class GradMix:
         pool = self._checked_pool(current, memory, head.out_features)
         mixer = Mixer(self._recipe, head.out_features, host=self._host, generator=self._generator)
         mixer.begin_task(pool)
-        selector = self._new_selector()
-        selector.begin_task(pool, head.out_features)
-        generator = torch.default_generator if self._generator is None else self._generator
-        before, host_before = generator.get_state(), self._host.bit_generator.state
+        before = self._host.bit_generator.state
         try:
+            selector = self._new_selector(pool.y.device)
+            selector.begin_task(pool, head.out_features)
             selector.refresh(model, head)
         except BaseException:
-            generator.set_state(before)
-            self._host.bit_generator.state = host_before
+            self._host.bit_generator.state = before
             raise
         self._mixer, self._selector, self._current = mixer, selector, current[0]
         self._latest = self._recipe.tables // 2
+
+    def _new_selector(self, device: torch.device | str) -> PairSelector:
+        """Return a selector with random streams of its own.
+
+        The draws of λ and of partners are therefore the same with every criterion and without one.
+        """
+        seed = int(self._host.integers(2**63))
+        return PairSelector(
+            self._settings,
+            tables=self._recipe.tables if self._recipe.uses_gradients else 0,
+            ratio=self._recipe.ratio,
+            host=np.random.default_rng(seed),
+            generator=torch.Generator(device).manual_seed(seed),
+        )
 
     def _checked_pool(self, current: Any, memory: Any, num_outputs: int) -> TensorPool:
         new = check_samples("current", current, num_outputs)
@@ -183,7 +193,7 @@ class GradMix:
         if memory is not None:
             old = check_samples("memory", memory, num_outputs, may_be_empty=True)
         if len(old.y):
-            check_form("memory", old.x, new.x)
+            check_alike("memory", old.x, "current", new.x)
         if self._recipe.blend == "cutmix" and new.x.ndim != 4:
             raise InputError(
                 f"blend is 'cutmix', which needs images (N, C, H, W); current's inputs have shape "
@@ -202,7 +212,7 @@ class GradMix:
         if mixer is None or selector is None:
             raise InputError("call refresh(model, memory=…, current=…) before mixing a batch")
         check_samples("batch", (x, y), mixer.num_outputs)
-        check_form("batch", x, self._current)
+        check_alike("batch", x, "current", self._current)
         unknown = set(y.tolist()) - set(mixer.classes.tolist())
         if unknown:
             raise InputError(
@@ -218,7 +228,7 @@ class GradMix:
         return mixed.x, mixed.targets
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the draws of λ.
+        """Return the state of the draws of λ and of the criterion.
 
         Save between epochs and call `refresh` after loading: the pair table and the pool are
         computed each epoch and not saved. The owner of `generator` saves its state.
@@ -226,7 +236,7 @@ class GradMix:
         return {"host": json.dumps(self._host.bit_generator.state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the draws of λ.
+        """Restore the draws of λ and of the criterion.
 
         Raises:
             InputError: If `state` is not what `state_dict` returns; nothing changes then.

@@ -1,4 +1,9 @@
-"""Labels: how much of each sample's label the target of a mix contains."""
+"""Labels: how much of each sample's label the target of a mix contains.
+
+A rule takes the own labels (S, B), the labels of the partners (S, B), the mixing ratio of each
+batch (S,), the number of training samples of each class (C,) and τ. It returns shares from 0 to 1,
+(S, B).
+"""
 
 from __future__ import annotations
 
@@ -7,27 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradmix.mixing.recipe import Recipe
-
 KAPPA = 3.0  # Remix: one class is much rarer if the other has this many times its samples
-
-
-def label_shares(
-    recipe: Recipe, y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor
-) -> Tensor:
-    """Return the share of the own label in each target, by the label rule of a recipe.
-
-    Args:
-        recipe: Names the rule and has its τ.
-        y: Own labels, (S, B).
-        partner_y: Labels of the partners, (S, B).
-        lam: Mixing ratio of each batch, float64 (S,).
-        counts: Training samples of each class, (C,).
-
-    Returns:
-        Shares between 0 and 1, (S, B).
-    """
-    return SHARES[recipe.labels](y, partner_y, lam, counts, recipe.tau)
 
 
 def proportional(y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, tau: float) -> Tensor:
@@ -52,4 +37,4 @@ SHARES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]] = {
     "proportional": proportional,
     "remix": remix,
 }
-"""The label rules by name; their arguments are those of `label_shares`, with τ last."""
+"""The label rules by name."""

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,18 +12,19 @@ import torch
 from torch import Tensor
 
 from gradmix.criterion.pair_tables import Pairs
-from gradmix.data.pool import ClassIndex
+from gradmix.data.pool import ALL, ClassIndex, Rows
 from gradmix.errors import InputError
 from gradmix.mixing import blends
-from gradmix.mixing.labels import label_shares
-from gradmix.mixing.partners import DRAW, DRAW_FROM_BATCH, DRAW_FROM_POOL, Request
+from gradmix.mixing.labels import SHARES
+from gradmix.mixing.partners import DRAW, Request
+from gradmix.mixing.plan import Draws, Place, check_draws, check_rows
+from gradmix.mixing.plan import Plan as Plan
 from gradmix.mixing.recipe import Recipe
+from gradmix.ranks import ALONE, Ranks
 from gradmix.types import MixedBatch, Partners
 
 MOST_COUNTED = 4096
 """Largest number of classes whose mixed pairs are counted; the counts take its square."""
-
-Place = blends.Box | int | None  # the box of CutMix, or the mix point of Manifold Mixup
 
 
 class MixerPool(Protocol):
@@ -40,55 +38,8 @@ class MixerPool(Protocol):
     def inputs(self, index: Tensor) -> Tensor:
         """Network inputs of the samples at `index`, without random transforms."""
 
-    def augmented(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`, after random transforms, if there are any."""
-
-
-@dataclass(frozen=True)
-class Draws:
-    """What is drawn to mix S batches of B rows."""
-
-    lam: list[float]  # (S) share of the own input
-    table: list[int]  # (S) number of the pair table that each batch uses
-    place: list[Place]  # (S) where batches are mixed
-    partners: Partners  # (S, B)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
-        partners = {
-            name: part for name, part in self.partners._asdict().items() if part is not None
-        }
-        place = [list(at) if isinstance(at, blends.Box) else at for at in self.place]
-        return {"lam": self.lam, "table": self.table, "place": place, "partners": partners}
-
-    @classmethod
-    def from_state_dict(cls, state: dict[str, Any]) -> Draws:
-        """Rebuild saved draws."""
-        place = [blends.Box(*at) if isinstance(at, Sequence) else at for at in state["place"]]
-        return cls(state["lam"], state["table"], place, Partners(**state["partners"]))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """S batches of B rows and how they are mixed."""
-
-    y: Tensor  # (S, B) labels
-    index: Tensor | None = None  # (S, B) rows of the pool; None if inputs come from elsewhere
-    draws: Draws | None = None  # None: the batches stay unmixed
-    partner_y: Tensor | None = None  # (S, B) labels of the partners
-    shares: Tensor | None = None  # (S, B) share of the own label in the target
-    both: Tensor | None = None  # (S, 2 B) pool rows of samples and partners, to fetch in one go
-
-    @cached_property
-    def batches(self) -> tuple[tuple[Tensor, ...], ...]:
-        """`y`, `index`, `partner_y`, `shares` and `both`, each split into S batches."""
-        parts = (self.y, self.index, self.partner_y, self.shares, self.both)
-        return tuple(() if part is None else part.unbind() for part in parts)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What was drawn; `Mixer.load_plan` derives the rest."""
-        state: dict[str, Any] = {"index": self.index}
-        return state if self.draws is None else {**state, "draws": self.draws.state_dict()}
+    def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
+        """Network inputs of the samples `index[rows]`; transforms are drawn for all of `index`."""
 
 
 class Mixer:
@@ -102,6 +53,7 @@ class Mixer:
         host: Draws the numbers that steer a batch: λ, box, mix point.
         generator: Draws partners, on the device of the data.
         mix_points: Places in the network where hidden states can be mixed.
+        ranks: The processes that share each batch; a plan covers all of it, `mix` returns a part.
     """
 
     def __init__(
@@ -112,13 +64,14 @@ class Mixer:
         host: np.random.Generator,
         generator: torch.Generator | None,
         mix_points: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.recipe, self.num_outputs = recipe, num_outputs
         self._num_counted = num_outputs if num_outputs <= MOST_COUNTED else 0
         self._counts = torch.zeros(0, 0, dtype=torch.int64)
         self._mixed_pairs: list[Tensor] = []  # not yet added to the counts
         self._host, self._generator = host, generator
-        self._mix_points = mix_points
+        self._mix_points, self._ranks = mix_points, ranks
 
     def begin_task(self, pool: MixerPool, num_outputs: int | None = None) -> None:
         """Take the data of a task; the counts start at zero.
@@ -194,19 +147,21 @@ class Mixer:
                 partner_rows = torch.where(replaced, drawn, index.gather(1, rows))
                 both = torch.cat([index, partner_rows], dim=1)
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
-        shares = label_shares(recipe, y, partner_y, lam, self._index.counts)
+        shares = SHARES[recipe.labels](y, partner_y, lam, self._index.counts, recipe.tau)
         return Plan(y, index, draws, partner_y, shares, both)
 
     # --- mixing -----------------------------------------------------------------------------
 
     def mix(self, plan: Plan, step: int, x: Tensor | None = None) -> MixedBatch:
-        """Return one of the planned batches, mixed.
+        """Return one of the planned batches, mixed; of many ranks, each gets its rows.
 
         Args:
             plan: The plan of the epoch.
             step: Number of the batch.
             x: Its inputs, if they do not come from the pool.
         """
+        if not self._ranks.alone:
+            return self._mix_rows(plan, step)
         y, _, partner_y, shares, _ = plan.batches
         draws = plan.draws
         if draws is None:
@@ -217,6 +172,12 @@ class Mixer:
             mix = blends.manifold_in_batch(draws.partners.rows[step], lam)
             return MixedBatch(self._own_inputs(plan, step, x), targets, mix, place)
         own, other = self._both_inputs(plan, draws.partners, step, x)
+        return self._blend(own, other, targets, lam, place)
+
+    def _blend(
+        self, own: Tensor, other: Tensor, targets: Tensor, lam: float, place: Place
+    ) -> MixedBatch:
+        """Return inputs blended with those of their partners."""
         if isinstance(place, int):
             mix = blends.manifold_from_outside(lam)
             return MixedBatch(torch.cat([own, other]), targets, mix, place)
@@ -241,6 +202,43 @@ class Mixer:
             chosen = partners.replaced[step].nonzero().squeeze(1)
             if len(chosen):
                 other[chosen] = self._pool.augmented(partners.drawn[step][chosen]).to(other.dtype)
+        return own, other
+
+    # --- one of many ranks ------------------------------------------------------------------
+
+    def _mix_rows(self, plan: Plan, step: int) -> MixedBatch:
+        """Return the rows of a planned batch that belong to this rank, mixed."""
+        assert plan.index is not None
+        index, draws = plan.index[step], plan.draws
+        rows = self._ranks.rows(len(index))
+        y = plan.y[step, rows]
+        if draws is None:
+            return MixedBatch(self._pool.augmented(index, rows), y)
+        assert plan.partner_y is not None and plan.shares is not None  # noqa: PT018
+        shares = plan.shares[step, rows]
+        targets = soft_targets(y, plan.partner_y[step, rows], shares, self.num_outputs)
+        own, other = self._inputs_of_rows(plan, draws.partners, step, rows)
+        return self._blend(own, other, targets, draws.lam[step], draws.place[step])
+
+    def _inputs_of_rows(
+        self, plan: Plan, partners: Partners, step: int, rows: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Return the inputs of some rows of a batch, and of their partners, also on other ranks."""
+        if plan.both is not None:
+            pairs = plan.both[step].view(2, -1)[:, rows]
+            own, other = self._pool.inputs(pairs.flatten()).chunk(2)
+            return own, other
+        assert plan.index is not None
+        index, device = plan.index[step], plan.index.device
+        places = torch.arange(rows.start, rows.stop, device=device)
+        both = torch.cat([places, partners.rows[step, rows]])
+        own, other = self._pool.augmented(index, both).chunk(2)  # the same views as in the batch
+        if partners.replaced is not None and partners.drawn is not None:
+            chosen = partners.replaced[step].nonzero().squeeze(1)
+            if len(chosen):
+                here = ((chosen >= rows.start) & (chosen < rows.stop)).nonzero().squeeze(1)
+                fetched = self._pool.augmented(partners.drawn[step][chosen], here)
+                other[chosen[here] - rows.start] = fetched.to(other.dtype)
         return own, other
 
     # --- state ------------------------------------------------------------------------------
@@ -272,43 +270,15 @@ class Mixer:
         Raises:
             InputError: If the plan does not fit the pool, the recipe or the pairs.
         """
-        index = state["index"]
-        self._check_rows("plan.index", index)
+        index, size = state["index"], len(self._pool.y)
+        check_rows("plan.index", index, size)
         y = self._pool.y[index]
         if "draws" not in state or self.recipe is None:
             return Plan(y, index)
         draws = Draws.from_state_dict(state["draws"])
-        self._check_draws(self.recipe, draws, 1 if pairs is None else pairs.number)
+        tables = 1 if pairs is None else pairs.number
+        check_draws(draws, self.recipe, size, tables, self._pool.input_shape, self._mix_points)
         return self._follow(self.recipe, y, index, draws)
-
-    def _check_draws(self, recipe: Recipe, draws: Draws, tables: int) -> None:
-        other = DRAW_FROM_POOL if draws.partners.drawn is None else DRAW_FROM_BATCH
-        if recipe.partners in other:
-            raise InputError(f"plan.draws.partners does not fit {recipe.partners!r} partners")
-        if draws.partners.drawn is not None:
-            self._check_rows("plan.draws.partners.drawn", draws.partners.drawn)
-        if max(draws.table, default=0) >= tables:
-            raise InputError(f"plan.draws.table has numbers beyond the {tables} pair tables")
-        for place in draws.place:
-            if not self._is_place(recipe, place):
-                raise InputError(f"plan.draws.place has {place}, not a place of {recipe.blend!r}")
-
-    def _check_rows(self, name: str, rows: Tensor) -> None:
-        size = len(self._pool.y)
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < size:
-            raise InputError(f"{name} has rows outside the pool of {size} samples")
-
-    def _is_place(self, recipe: Recipe, place: Place) -> bool:
-        if recipe.blend == "cutmix":
-            _, height, width = self._pool.input_shape
-            return (
-                isinstance(place, blends.Box)
-                and 0 <= place.top <= place.bottom <= height
-                and 0 <= place.left <= place.right <= width
-            )
-        if recipe.blend == "manifold":
-            return isinstance(place, int) and 0 <= place < self._mix_points
-        return place is None
 
     def forget_counts(self) -> None:
         """Drop the counts, because labels now mean other classes."""
@@ -317,6 +287,6 @@ class Mixer:
 
 def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
     """Return targets with `shares` (B,) of the own label and the rest of the partner's, (B, C)."""
-    targets = torch.zeros(len(y), num_outputs, device=y.device)
+    targets = torch.zeros(len(y), num_outputs, dtype=shares.dtype, device=y.device)
     targets.scatter_(1, y[:, None], shares[:, None])
     return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])

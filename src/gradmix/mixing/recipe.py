@@ -133,7 +133,7 @@ def parse_recipe(mix: str, **settings: Any) -> Recipe | None:
     """Return the recipe of a named mix or of `partners:blend:labels`; None for "none".
 
     Args:
-        mix: The mix; the axes may also be separated by × or *.
+        mix: The mix; the axes may also be separated by × or an asterisk.
         **settings: Other settings of `MixSettings`, which replace the recipe's own; None does not.
 
     Raises:

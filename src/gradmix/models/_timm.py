@@ -17,27 +17,23 @@ from torch import nn
 from gradmix.errors import InputError, MissingPackageError
 
 
-class DataConfig(NamedTuple):
-    """The input that a network of timm expects."""
+class Created(NamedTuple):
+    """A network of timm without its classifier, and the input that it expects."""
 
+    module: nn.Module
     input_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
-def create(name: str, *, pretrained: bool) -> nn.Module:
-    """Return timm's network `name` without its classifier, with or without published weights."""
+def create(name: str, *, pretrained: bool) -> Created:
+    """Return timm's network `name`, with or without published weights."""
     timm = import_timm()
     if not timm.is_model(name):
         raise InputError(f"model is 'timm/{name}'; timm has no such model (see timm.list_models)")
     module: nn.Module = timm.create_model(name, pretrained=pretrained, num_classes=0)
-    return module
-
-
-def data_config(module: nn.Module) -> DataConfig:
-    """Return the input size and normalisation of a network of timm."""
-    config = import_timm().data.resolve_model_data_config(module)
-    return DataConfig(config["input_size"][-1], tuple(config["mean"]), tuple(config["std"]))
+    config = timm.data.resolve_model_data_config(module)
+    return Created(module, config["input_size"][-1], tuple(config["mean"]), tuple(config["std"]))
 
 
 def import_timm() -> Any:

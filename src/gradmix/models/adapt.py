@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.errors import InputError
-from gradmix.models._weight_files import read_weights
 from gradmix.models.network import Mix, Network
-from gradmix.models.weights import load_matching
+from gradmix.models.weights import load_matching, read_weights
 
 Source = Mapping[str, Tensor] | nn.Module | str | PathLike[str]
 
@@ -187,6 +186,8 @@ def load_backbone(
     target = network.module if isinstance(network, Adapted) else network
     head_names = _names_of(network.head, target)
     wanted = [name for name in target.state_dict() if name not in head_names]
+    if not wanted:
+        raise InputError("weights: the network has only a head, which is not loaded; omit them")
     given = {_renamed(name, rename or {}): tensor for name, tensor in _tensors(source).items()}
     given = {name: tensor for name, tensor in given.items() if name not in head_names}
     load_matching(target, given, wanted)

@@ -9,11 +9,11 @@ from collections import OrderedDict
 
 from torch import nn
 
-from gradmix.models.network import Network, Part, check_sizes
+from gradmix.models.network import Part, PooledNetwork, check_sizes
 from gradmix.models.resnet import BatchNorm2d
 
 
-class CNN(Network):
+class CNN(PooledNetwork):
     """Four convolutions with pooling between them, average pooling and a head.
 
     It takes images of any size. Mix point 0 is the input, points 1 and 2 follow the first two

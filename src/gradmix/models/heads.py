@@ -1,4 +1,4 @@
-"""Heads that grow and shrink: new classes, wider embeddings, forgotten classes.
+"""Heads that grow, shrink and are aligned: new classes, wider embeddings, forgotten classes.
 
 A head is replaced and not changed in place, so that autograd and optimizers never see a
 parameter change its shape.
@@ -6,8 +6,10 @@ parameter change its shape.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradmix.errors import InputError
 from gradmix.models.network import new_linear
@@ -68,3 +70,59 @@ def drop_output(head: nn.Linear, label: int) -> nn.Linear:
             shorter.bias.copy_(head.bias[kept])
     shorter.requires_grad_(head.weight.requires_grad)
     return shorter.train(head.training)
+
+
+@torch.no_grad()
+def align_weights(head: nn.Linear, old: int, seen: int) -> None:
+    """Scale the weights of new classes to the mean length of the old ones, in place.
+
+    The classes from `old` to `seen` − 1 are new; later outputs belong to no class yet. Biases stay.
+    Source: Zhao et al., "Maintaining Discrimination and Fairness in Class Incremental Learning",
+    CVPR 2020.
+    """
+    lengths = head.weight.norm(dim=1)
+    head.weight[old:seen] *= lengths[:old].mean() / lengths[old:seen].mean()
+
+
+class BlockLinear(nn.Linear):
+    """Several linear layers side by side, each with its own part of the input.
+
+    It is a linear layer whose weight is block-diagonal. DyTox has one block for each task.
+
+    Args:
+        blocks: The layers, each with a bias.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Linear]) -> None:
+        nn.Module.__init__(self)  # nn.Linear would make a full weight
+        self.blocks = nn.ModuleList(blocks)
+        self.in_features = sum(block.in_features for block in blocks)
+        self.out_features = sum(block.out_features for block in blocks)
+
+    @property
+    def layers(self) -> list[nn.Linear]:
+        """The blocks."""
+        return [block for block in self.blocks if isinstance(block, nn.Linear)]
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The weights of all blocks, with zeros outside them, (C, d)."""
+        weight: Tensor = torch.block_diag(*(block.weight for block in self.layers))
+        return weight
+
+    @property
+    def bias(self) -> Tensor:  # type: ignore[override]
+        """The biases of all blocks, (C,)."""
+        return torch.cat([block.bias for block in self.layers])
+
+    @property
+    def mask(self) -> Tensor:
+        """Which weights belong to a block, bool (C, d)."""
+        ones = (torch.ones_like(block.weight, dtype=torch.bool) for block in self.layers)
+        mask: Tensor = torch.block_diag(*ones)
+        return mask
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name nn.Linear gives it
+        """(B, d) → (B, C)."""
+        parts = input.split([block.in_features for block in self.layers], dim=1)
+        return torch.cat([block(x) for block, x in zip(self.layers, parts, strict=True)], dim=1)

@@ -121,11 +121,40 @@ class Network(nn.Module):
         embedding: Tensor = parts["special"](hidden, mix, at)
         return embedding
 
+    def tokens(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return what attention sees of an input, (B, T, d); here the embedding as one token."""
+        return self.features(x, mix, at)[:, None]
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Return the embedding, (B, d), of the tokens of an input."""
+        return tokens.mean(dim=1)
+
     def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """Return logits, (B, C)."""
         head: Any = self._modules["head"]
         logits: Tensor = head(self.features(x, mix, at))
         return logits
+
+
+class PooledNetwork(Network):
+    """A network that ends with average pooling over the positions of a feature map.
+
+    The last two stages of its special part are the pooling and `nn.Flatten`; the special part has
+    no mix points.
+    """
+
+    def tokens(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return the positions of the last feature map, (B, H · W, d)."""
+        hidden: Tensor = self.shared(x, mix, at)
+        for stage in list(self.special)[:-2]:
+            hidden = stage(hidden)
+        return hidden.flatten(2).mT
+
+
+def without_head(network: Network) -> Network:
+    """Remove the head of a network, of which only features or tokens are used, and return it."""
+    del network.head
+    return network
 
 
 def check_sizes(**sizes: int) -> None:

@@ -18,10 +18,15 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.models._weight_files import Package, digest_of, package_weights, read_weights
 from gradmix.models.adapt import tensor_of, without_head
 from gradmix.models.efficientnet_lite import EfficientNetLite0
-from gradmix.models.weights import load_matching
+from gradmix.models.weights import (
+    Package,
+    digest_of,
+    load_matching,
+    package_weights,
+    read_weights,
+)
 
 TIMM = "timm/"  # the prefix of timm's model names
 HALF_RANGE = ((127 / 255,) * 3, (128 / 255,) * 3)  # mean and std of TensorFlow's Lite networks
@@ -151,26 +156,18 @@ def load_pretrained(
         InputError: If the weights do not fit or the module returns something else.
     """
     if isinstance(model, nn.Module):
-        backbone = from_module(model, input_size=input_size or 224, weights=weights)
-    elif model.startswith(TIMM):
-        backbone = from_timm(model, input_size=input_size, weights=weights)
-    elif model in PRETRAINED:
-        backbone = _from_registry(model, input_size, weights)
-    else:
+        return from_module(model, input_size=input_size or 224, weights=weights)
+    if model.startswith(TIMM):
+        return _from_timm(model, input_size, weights)
+    if model not in PRETRAINED:
         raise UnknownNameError("pretrained model", model, [*PRETRAINED, f"{TIMM}NAME"])
-    return backbone
-
-
-def _from_registry(
-    name: str, input_size: int | None, weights: str | PathLike[str] | None
-) -> Backbone:
-    entry = PRETRAINED[name]
+    entry = PRETRAINED[model]
     module = entry.build()
     state = package_weights(entry.package, module) if weights is None else read_weights(weights)
     _load(module, state)
-    size = input_size or entry.input_size
-    mean, std, digest = entry.mean, entry.std, digest_of(module)
-    return Backbone(_frozen(module), entry.embedding_size, size, mean, std, name, digest)
+    digest, size = digest_of(module), input_size or entry.input_size
+    own = (entry.embedding_size, size, entry.mean, entry.std, model, digest)
+    return Backbone(_frozen(module), *own)
 
 
 def from_module(
@@ -196,21 +193,16 @@ def from_module(
     return Backbone(adapted, size, input_size, mean, std, label, digest)
 
 
-def from_timm(
-    name: str, *, input_size: int | None = None, weights: str | PathLike[str] | None = None
-) -> Backbone:
+def _from_timm(name: str, input_size: int | None, weights: str | PathLike[str] | None) -> Backbone:
     """Return timm's network "timm/NAME" without its classifier, with its own normalisation.
 
     Without `weights`, timm downloads the published ones.
     """
-    from gradmix.models._timm import create, data_config
+    from gradmix.models._timm import create
 
-    module = create(name.removeprefix(TIMM), pretrained=weights is None)
-    config = data_config(module)
-    size = input_size or config.input_size
-    return from_module(
-        module, input_size=size, mean=config.mean, std=config.std, weights=weights, name=name
-    )
+    module, own_size, mean, std = create(name.removeprefix(TIMM), pretrained=weights is None)
+    size = input_size or own_size
+    return from_module(module, input_size=size, mean=mean, std=std, weights=weights, name=name)
 
 
 class Embedding(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.network import Network, Part, check_sizes
+from gradmix.models.network import Part, PooledNetwork, check_sizes
 
 TORCHVISION_NAMES = {
     "conv1.": "shared.stem.0.",
@@ -66,7 +66,7 @@ class BasicBlock(nn.Module):
         return F.relu(h, inplace=True)
 
 
-class ResNet18(Network):
+class ResNet18(PooledNetwork):
     """Four layers of two blocks, average pooling and a head; takes images of any size.
 
     The mix points are Manifold Mixup's: 0 is the input, 1 follows stem and layer 1, 2 follows

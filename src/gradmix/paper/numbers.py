@@ -23,7 +23,10 @@ from gradmix.settings import MixSettings
 
 ACCURACY = "average accuracy"
 
-FREE = ("seed", "threads", "device", "tables", "tau")
+FREE = {
+    *("seed", "threads", "device"),
+    *MixSettings.model_fields.keys() - {"mix", "alpha", "mix_first_task"},
+}
 """Settings that a comparison ignores. `_mix_in_paper` checks the τ of Remix."""
 
 
@@ -70,6 +73,7 @@ def paper_tables() -> Mapping[str, PaperTable]:
     >>> row.setting, row.values["mnist"].mean
     ({'method': 'er', 'mix': 'none'}, 0.896)
     """
+    text = resources.files(__package__).joinpath("paper.json").read_text(encoding="utf-8")
     return {
         key: PaperTable(
             key,
@@ -78,7 +82,7 @@ def paper_tables() -> Mapping[str, PaperTable]:
             table["quantity"],
             tuple(_read_row(key, row) for row in table["rows"]),
         )
-        for key, table in _read()["tables"].items()
+        for key, table in json.loads(text)["tables"].items()
     }
 
 
@@ -99,13 +103,17 @@ def paper_accuracy(config: Mapping[str, Any]) -> PaperValue | None:
     >>> paper_accuracy(config_for("mnist", method="foster", mix="gradmix+").to_json())
     PaperValue(mean=0.973, std=0.003, table='main-foster')
     """
-    tables = paper_tables().values()
-    if not any(config["data"] in row.values for table in tables for row in table.rows):
+    data, tables = config["data"], paper_tables().values()
+    if not any(data in row.values for table in tables for row in table.rows):
         return None
     try:
-        return _find_accuracy(config["data"], _setting_in_paper(config))
+        setting = _setting_in_paper(config)
     except InputError:  # a method, mix or option that gradmix does not know
         return None
+    if setting is None:
+        return None
+    found = (table.find(data, setting) for table in tables if table.quantity == ACCURACY)
+    return next((value for value in found if value is not None), None)
 
 
 def _setting_in_paper(config: Mapping[str, Any]) -> Mapping[str, str | float] | None:
@@ -127,12 +135,6 @@ def _setting_in_paper(config: Mapping[str, Any]) -> Mapping[str, str | float] | 
     if recipe is not None and recipe.partners == "gradient-keep-original":
         setting["partners"] = recipe.partners
     return setting
-
-
-def _find_accuracy(data: str, setting: Mapping[str, str | float] | None) -> PaperValue | None:
-    tables = [t for t in paper_tables().values() if t.quantity == ACCURACY and setting is not None]
-    found = (table.find(data, setting or {}) for table in tables)
-    return next((value for value in found if value is not None), None)
 
 
 def _mix_in_paper(recipe: Recipe | None) -> str | None:
@@ -160,9 +162,3 @@ def _with_randaugment(usual: RunConfig) -> tuple[list[str], list[str]]:
 def _read_row(key: str, row: Mapping[str, Any]) -> PaperRow:
     values = {data: PaperValue(mean, std, key) for data, (mean, std) in row["values"].items()}
     return PaperRow(row["setting"], values)
-
-
-@cache
-def _read() -> Any:
-    text = resources.files(__package__).joinpath("paper.json").read_text(encoding="utf-8")
-    return json.loads(text)

@@ -8,13 +8,9 @@ from dataclasses import dataclass, replace
 from gradmix.paper.numbers import ACCURACY, paper_accuracy, paper_tables
 from gradmix.paper.reproductions import Chart, Line, Panel, Reproduction, configs_of
 from gradmix.runs.config import RunConfig, controls_of
-from gradmix.runs.groups import (
-    Group,
-    capability_note,
-    gradients_add,
-)
+from gradmix.runs.groups import Group, capability_note, gradients_add
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Difference, Summary, summarize
+from gradmix.runs.statistics import Summary, summarize
 from gradmix.runs.tables import Cell, Table, TableRow, display
 
 MAX_COLUMNS = 4
@@ -97,13 +93,14 @@ def _single_numbers(
     for panel in panels:
         for line in reproduction.lines:
             label = line.label if len(panels) == 1 else f"{line.label}: {panel.title}"
-            cells = []
-            for name in data:
-                group = found.get((line.label, name))
-                add = _gradients_add(panel, group, controls.get((line.label, name), []))
-                cells.append(_cell(reproduction, panel, line, name, group, add))
+            cells = tuple(
+                _cell(reproduction.name, panel, line, name, group, controls[line.label, name])
+                if (group := found.get((line.label, name)))
+                else Cell()
+                for name in data
+            )
             if any(cell.value for cell in cells):
-                rows.append(((label,), tuple(cells)))
+                rows.append(((label,), cells))
     title = panels[0].title if len(panels) == 1 else reproduction.name
     rows = _mark_best(rows) if title == ACCURACY and len(rows) > 1 else rows
     note = capability_note(result for group in found.values() for result in group.results)
@@ -111,29 +108,18 @@ def _single_numbers(
     return Table(("",), names, ("",), tuple(rows), title, reproduction.digits, note=note)
 
 
-def _gradients_add(
-    panel: Panel, group: Group | None, controls: Sequence[Group]
-) -> Difference | None:
-    return gradients_add(group, controls) if group and panel.title == ACCURACY else None
-
-
 def _cell(
-    reproduction: Reproduction,
-    panel: Panel,
-    line: Line,
-    data: str,
-    group: Group | None,
-    add: Difference | None,
+    name: str, panel: Panel, line: Line, data: str, group: Group, controls: Sequence[Group]
 ) -> Cell:
-    if group is None:
-        return Cell()
+    """Return our number beside the paper's, and what gradients add to it."""
     paper, row = None, line.paper or panel.paper
     if row is not None:
-        table = paper_tables()[reproduction.name]
+        table = paper_tables()[name]
         paper = table.find(data, row)
         if paper is None and table.quantity == ACCURACY:  # another table may have it
             paper = paper_accuracy(group.config)
     value = summarize([panel.read(result)[""] for result in group.results])
+    add = gradients_add(group, controls) if panel.title == ACCURACY else None
     return Cell(value, None if paper is None else Summary(paper.mean, paper.std), gradients=add)
 
 
@@ -141,20 +127,17 @@ def _mark_best(rows: Sequence[TableRow]) -> list[TableRow]:
     """Mark the highest mean of each column among rows that vary the same setting."""
     best: dict[tuple[int, str], float] = {}
     for (label,), cells in rows:
-        for column, cell in enumerate(cells):
+        for place, cell in enumerate(cells):
             if cell.value is not None:
-                key = column, _varied(label)
+                key = place, _varied(label)
                 best[key] = max(best.get(key, cell.value.mean), cell.value.mean)
+
+    def mark(cell: Cell, place: int, label: str) -> Cell:
+        highest = best.get((place, _varied(label)))
+        return cell._replace(best=cell.value is not None and cell.value.mean == highest)
+
     return [
-        (
-            (label,),
-            tuple(
-                cell._replace(best=cell.value.mean == best[i, _varied(label)])
-                if cell.value
-                else cell
-                for i, cell in enumerate(cells)
-            ),
-        )
+        ((label,), tuple(mark(cell, place, label) for place, cell in enumerate(cells)))
         for (label,), cells in rows
     ]
 
@@ -169,32 +152,25 @@ def _varied(label: str) -> str:
 
 def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -> Table:
     """Return a row for every line; for pairs of classes, a square."""
-    values = {
+    values: dict[str, list[Mapping[str, float]]] = {
         line.label: [panel.read(result) for result in group.results]
         for line in reproduction.lines
         if (group := found.get((line.label, data)))
     }
     names = tuple(dict.fromkeys(name for taken in values.values() for one in taken for name in one))
-    rows: list[TableRow]
     if panel.chart == "heatmap" and values:
         (taken,) = values.values()
         names = tuple(dict.fromkeys(name.split(" → ")[0] for name in names))
-        rows = [
-            (
-                (own,),
-                tuple(
-                    Cell(summarize([one[f"{own} → {other}"] for one in taken])) for other in names
-                ),
-            )
+        values = {
+            own: [{other: one[f"{own} → {other}"] for other in names} for one in taken]
             for own in names
-        ]
-    else:
-        rows = [
-            ((label,), tuple(Cell(summarize([one[name] for one in taken])) for name in names))
-            for label, taken in values.items()
-        ]
+        }
+    rows = tuple(
+        ((label,), tuple(Cell(summarize([one[name] for one in taken])) for name in names))
+        for label, taken in values.items()
+    )
     title = f"{display(data)}: {panel.title}"
-    return Table((panel.across,), names, ("",), tuple(rows), title, reproduction.digits)
+    return Table((panel.across,), names, ("",), rows, title, reproduction.digits)
 
 
 def printable(filled: FilledTable) -> Table:

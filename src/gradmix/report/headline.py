@@ -7,7 +7,7 @@ from html import escape
 
 from gradmix.report.html import count
 from gradmix.report.rows import Row, by_data, by_method
-from gradmix.report.tables import plain_of
+from gradmix.report.tables import gain
 from gradmix.runs.groups import (
     ACCURACY,
     BELONGS,
@@ -15,6 +15,7 @@ from gradmix.runs.groups import (
     best_control,
     compare_groups,
     gradients_add,
+    grouped,
     settings_without,
 )
 from gradmix.runs.statistics import number
@@ -53,9 +54,7 @@ def _comparisons(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 def _rivals(names: Sequence[str], rows: Sequence[Row]) -> list[list[Row]]:
     """Return the sets of several rows that differ only in these settings, best row first."""
-    alike: dict[str, list[Row]] = {}
-    for row in rows:
-        alike.setdefault(settings_without(names, row.config), []).append(row)
+    alike = grouped(rows, lambda row: settings_without(names, row.config))
     return [sorted(found, key=_mean, reverse=True) for found in alike.values() if len(found) > 1]
 
 
@@ -121,17 +120,17 @@ def _best_by_gradients(rows: Sequence[Row]) -> Row:
 
 def _what_gradients_add(row: Row, rows: Sequence[Row], same_method: bool) -> str:
     """Compare a mix by gradients with its best gradient-free control and with no mixing."""
-    control, plain = best_control(row, rows), plain_of(row, rows)
+    control, added = best_control(row, rows), gain(row, rows)
     name = _name(row, same_method)
     over_plain = ""
-    if plain is not None and (gain := compare_groups(row, plain).interval()):
-        over_plain = f" Over no mixing: {gain}."
+    if added is not None and (text := added.interval()):
+        over_plain = f" Over no mixing: {text}."
     if control is None:
         return f"No gradient-free control of {name} was run.{over_plain}"
-    added = compare_groups(row, control).interval()
+    over_control = compare_groups(row, control).interval()
     return (
-        f"What gradients add: <strong>{added}</strong>, {name} against its best gradient-free "
-        f"control, {_name(control, same_method)}.{over_plain}"
+        f"What gradients add: <strong>{over_control}</strong>, {name} against its best "
+        f"gradient-free control, {_name(control, same_method)}.{over_plain}"
     )
 
 

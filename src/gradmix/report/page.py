@@ -83,7 +83,7 @@ def render(
         notes=f'<p class="notes">{escape(notes)}</p>' if notes else "",
         facts=to_description_list(_facts(rows)),
         results=tables.results_table(rows, against),
-        accuracy=tables.accuracy_tables(rows),
+        accuracy=tables.accuracy_tables(rows) + tables.other_accuracy_tables(rows),
         classes=tables.class_tables(rows, axes),
         forgetting=tables.forgetting_tables(rows),
         cost=tables.cost_tables(rows),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,20 +10,13 @@ from gradmix.data import DATASETS
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
 from gradmix.mixing import ABOUT
-from gradmix.runs.groups import Group, group_results
+from gradmix.runs.groups import Group, differing, group_results, grouped
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Summary, summarize, summarize_each
 from gradmix.runs.tables import display, show_setting
+from gradmix.settings import short_name
 from gradmix.training.metrics import accuracy_after_each_task
 
-SHORT = {
-    "alpha": "α",
-    "tau": "τ",
-    "exemplars_per_class": "exemplars",
-    "memory_total": "memory",
-    "replay_batch_size": "replay batch",
-    "batch_size": "batch",
-}
 COLOURED = (
     *("none", "mixup", "manifold-mixup", "cutmix", "remix", "balanced-mixup"),
     *("gradmix", "gradmix+"),
@@ -123,12 +116,18 @@ def make_rows(results: Sequence[RunResult]) -> list[Row]:
     if not results:
         raise InputError("results is empty; give at least one run")
     groups = group_results(results)
-    rows = [Row(group.key, found) for group in groups for found in _by_classes(group.results)]
+    rows = [
+        Row(group.key, tuple(found))
+        for group in groups
+        for found in grouped(group.results, _classes).values()
+    ]
     rows.sort(key=_order)
     colours = mix_colours(row.mix for row in rows)
     return [
-        replace(row, settings=_differing_settings(row, rows), colour=colours[row.mix])
-        for row in rows
+        replace(row, settings=_settings_text(row, names), colour=colours[row.mix])
+        for of_data in by_data(rows).values()
+        for names in [differing([row.results[0] for row in of_data], ())]
+        for row in of_data
     ]
 
 
@@ -152,27 +151,17 @@ def other_mixes(mixes: Iterable[str]) -> list[str]:
 
 def by_data(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Group rows by data set."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.data, []).append(row)
-    return groups
+    return grouped(rows, lambda row: row.data)
 
 
 def by_method(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """Group rows by data set and method."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.data, row.method), []).append(row)
-    return groups
+    return grouped(rows, lambda row: (row.data, row.method))
 
 
-def _by_classes(results: Iterable[RunResult]) -> list[tuple[RunResult, ...]]:
-    """Separate runs with different classes: a user's folder may change between two runs."""
-    groups: dict[str, tuple[RunResult, ...]] = {}
-    for result in results:
-        key = repr((result.class_names, [task["classes"] for task in result.tasks]))
-        groups[key] = (*groups.get(key, ()), result)
-    return list(groups.values())
+def _classes(result: RunResult) -> str:
+    """Return the classes as text: a user's folder may change between two runs."""
+    return repr((result.class_names, [task["classes"] for task in result.tasks]))
 
 
 def _order(row: Row) -> tuple[tuple[int, str], ...]:
@@ -182,25 +171,21 @@ def _order(row: Row) -> tuple[tuple[int, str], ...]:
     )
 
 
-def _differing_settings(row: Row, rows: Sequence[Row]) -> str:
-    """Return the settings of a row that differ within its data set, as text."""
-    others = [other.config for other in rows if other.data == row.data]
-    texts = [
-        format_setting(name, value)
-        for name, value in row.config.items()
-        if name not in IDENTITY and any(other.get(name) != value for other in others)
-    ]
+def _settings_text(row: Row, names: Collection[str]) -> str:
+    """Return these settings of a row as text, without the ones that name it."""
+    settings = row.config.items()
+    texts = [format_setting(k, v) for k, v in settings if k in names and k not in IDENTITY]
     return " ".join(filter(None, texts))
 
 
 def format_setting(name: str, value: Any) -> str:
     """Return a setting as short text; empty if it is not set.
 
-    >>> format_setting("tau", 0.75), format_setting("options", {"beta": 0.5})
-    ('τ 0.75', 'beta 0.5')
+    >>> format_setting("lr", 0.1), format_setting("options", {"beta": 0.5})
+    ('lr 0.1', 'beta 0.5')
     """
     if isinstance(value, dict):
         return " ".join(f"{key} {number}" for key, number in value.items())
     if value is None or value == []:
         return ""
-    return f"{SHORT.get(name, name.replace('_', ' '))} {show_setting(value)}"
+    return f"{short_name(name)} {show_setting(value)}"

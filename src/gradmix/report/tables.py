@@ -13,12 +13,11 @@ from gradmix.report.html import to_description_list, to_html
 from gradmix.report.rows import IDENTITY, Row, by_data, by_method
 from gradmix.runs import comparisons
 from gradmix.runs.groups import (
-    OF_THE_MIX,
     capability_note,
     compare_groups,
+    differing,
     find_base,
     gradients_add,
-    settings_without,
 )
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Difference, Summary
@@ -79,30 +78,17 @@ def _results(row: Row, rows: Sequence[Row], best: bool, against: str | None) -> 
     first = Cell(
         row.metric(METRICS[0]),
         None if paper is None else Summary(paper.mean, paper.std),
-        gain_over_plain(row, rows) if against is None else _gain(row, rows, against),
+        gain(row, rows, against or "none"),
         gradients_add(row, rows),
         best,
     )
     return first, *(Cell(row.metric(name)) for name in METRICS[1:3])
 
 
-def gain_over_plain(row: Row, rows: Sequence[Row]) -> Difference | None:
-    """Return the paired difference to the same settings without mixing; None if not run."""
-    plain = plain_of(row, rows)
-    return compare_groups(row, plain) if row.mixes and plain is not None else None
-
-
-def _gain(row: Row, rows: Sequence[Row], against: str) -> Difference | None:
+def gain(row: Row, rows: Sequence[Row], against: str = "none") -> Difference | None:
+    """Return the paired difference to the row that `find_base` finds; None if not run."""
     base = find_base(row, rows, against)
     return None if base is None or base is row else compare_groups(row, base)
-
-
-def plain_of(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row with the same settings and no mixing."""
-    own = settings_without(OF_THE_MIX, row.config)
-    plain = (other for other in rows if not other.mixes)
-    same = (other for other in plain if settings_without(OF_THE_MIX, other.config) == own)
-    return next(same, None)
 
 
 def accuracy_tables(rows: Sequence[Row]) -> str:
@@ -112,6 +98,29 @@ def accuracy_tables(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     return _per_data("Mean accuracy on the tasks seen, after each task", rows, cells)
+
+
+OTHER_ACCURACIES = (
+    "average_task_aware_accuracy",
+    "final_task_aware_accuracy",
+    "anytime_accuracy",
+    "stream_accuracy",
+)
+"""Accuracies of other ways to test, which older results and some scenarios lack."""
+
+
+def other_accuracy_tables(rows: Sequence[Row]) -> str:
+    """Show task-aware accuracy, anytime accuracy and accuracy over the stream; empty if none."""
+    cells = [
+        {name.replace("_", " "): own for name in OTHER_ACCURACIES if (own := row.metric(name))}
+        for row in rows
+    ]
+    there = [number for number, own in enumerate(cells) if own]
+    return _per_data(
+        "Accuracy with the outputs of the task only, during training, and before learning",
+        [rows[number] for number in there],
+        [cells[number] for number in there],
+    )
 
 
 def class_tables(rows: Sequence[Row], axes: Sequence[ClassAxis]) -> str:
@@ -202,12 +211,8 @@ def _text(value: Summary | None, digits: int) -> TextCell:
 
 def common_settings(results: Sequence[RunResult]) -> dict[str, object]:
     """Return the settings in which all runs agree."""
-    first, *others = [result.config for result in results]
-    return {
-        name: value
-        for name, value in first.items()
-        if name not in IDENTITY and all(other.get(name) == value for other in others)
-    }
+    others = (*IDENTITY, *differing(results, ()))
+    return {name: value for name, value in results[0].config.items() if name not in others}
 
 
 def settings_list(results: Sequence[RunResult]) -> str:
@@ -220,8 +225,8 @@ def settings_list(results: Sequence[RunResult]) -> str:
 def differing_settings(results: Sequence[RunResult]) -> list[str]:
     """Return the names of all other settings; the ones that name a run come first."""
     common = common_settings(results)
-    names = dict.fromkeys(name for result in results for name in result.config)
-    return [*IDENTITY, *(name for name in names if name not in common and name not in IDENTITY)]
+    names = dict.fromkeys((*IDENTITY, *(name for result in results for name in result.config)))
+    return [name for name in names if name not in common]
 
 
 def version_sets(results: Sequence[RunResult]) -> list[dict[str, str]]:

@@ -17,8 +17,14 @@ from torch import Tensor
 from gradmix.errors import FileError, InputError
 from gradmix.files.json_file import read_json
 from gradmix.files.schema import Schema, TensorOf, first_violation, validate
-from gradmix.settings import REMOVED, RunSettings, check, plain_value
-from gradmix.training.metrics import METRICS, OWN_METRICS
+from gradmix.settings import REMOVED, RunSettings, check, plain_value, task_scenario
+from gradmix.training.metrics import (
+    METRICS,
+    OWN_METRICS,
+    anytime_accuracy,
+    stream_accuracy,
+    task_aware_metrics,
+)
 
 Path = str | os.PathLike[str]
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -35,6 +41,10 @@ SCHEMA_VERSION = 2
 
 TOLERANCE = 1e-9
 """Between a metric in a file and the one computed from its accuracies."""
+
+
+MAIN_METRICS = frozenset({"anytime_accuracy", "stream_accuracy"})
+"""Metrics that only the main predictor of a method has."""
 
 
 class Marker(Schema):
@@ -68,6 +78,15 @@ class Variant(Schema):
 
     accuracy: Matrix
     metrics: Metrics
+    task_aware_accuracy: Matrix | None = None
+
+
+class EvaluationEntry(Schema):
+    """An evaluation during training: the accuracy on every task, after a number of steps."""
+
+    task: Count
+    step: Count
+    accuracy: list[Share]
 
 
 class Times(Schema):
@@ -130,27 +149,53 @@ class ResultFile(Schema):
     pair_counts: list[list[list[Count]]]
     seconds: Times
     analysis: dict[Text, list[dict[Text, JsonValue]]]
+    task_aware_accuracy: Matrix | None = None  # this and the rest: missing in older files
+    evaluations: list[EvaluationEntry] = Field(default_factory=list)
+    stream_accuracy: list[Share] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ResultFile:
         check_config(self.config)
         self._check_shapes()
         check_metrics("metrics", self.metrics, self.accuracy, self.initial_accuracy)
+        check_derived("metrics", self.metrics, self._derived_metrics())
         for name, variant in self.variants.items():
             _check_shape(f"variants.{name}.accuracy", variant.accuracy, len(self.tasks))
             # The accuracy of a variant before training is not stored.
             without = {k: v for k, v in variant.metrics.items() if k != "forward_transfer"}
             check_metrics(f"variants.{name}.metrics", without, variant.accuracy, None)
-            if variant.metrics.keys() != self.metrics.keys():
+            if variant.task_aware_accuracy is not None:
+                matrix = variant.task_aware_accuracy
+                _check_shape(f"variants.{name}.task_aware_accuracy", matrix, len(self.tasks))
+                check_derived(f"variants.{name}.metrics", without, task_aware_metrics(matrix))
+            if variant.metrics.keys() != self.metrics.keys() - MAIN_METRICS:
                 raise ValueError(f"variants.{name}.metrics: names differ from those of metrics")
         for name, entries in self.analysis.items():
             for entry in entries:
                 self._check_measurement(name, entry)
         return self
 
+    def _derived_metrics(self) -> dict[str, float]:
+        """Return the metrics that follow from the accuracies that older files lack."""
+        metrics: dict[str, float] = {}
+        if self.task_aware_accuracy is not None:
+            metrics |= task_aware_metrics(self.task_aware_accuracy)
+        if self.evaluations:
+            entries = [entry.model_dump() for entry in self.evaluations]
+            metrics["anytime_accuracy"] = anytime_accuracy(entries)
+        if self.stream_accuracy is not None:
+            samples = [task.train for task in self.tasks]
+            metrics["stream_accuracy"] = stream_accuracy(self.stream_accuracy, samples)
+        return metrics
+
     def _check_shapes(self) -> None:
         tasks, classes = len(self.tasks), len(self.class_names)
         _check_shape("accuracy", self.accuracy, tasks)
+        if self.task_aware_accuracy is not None:
+            _check_shape("task_aware_accuracy", self.task_aware_accuracy, tasks)
+        _check_evaluations(self.evaluations, tasks)
+        if self.stream_accuracy is not None:
+            _check_length("stream_accuracy", self.stream_accuracy, tasks)
         _check_length("initial_accuracy", self.initial_accuracy, tasks)
         _check_length("class_order", self.class_order, classes)
         _check_shape("class_accuracy", self.class_accuracy, tasks, classes)
@@ -158,7 +203,7 @@ class ResultFile(Schema):
         for counts in self.pair_counts:
             _check_shape("pair_counts", counts, classes)
         labels = [label for task in self.tasks for label in task.classes]
-        if self.config.get("scenario", "class-incremental") != "class-incremental":
+        if task_scenario(str(self.config.get("scenario", ""))) != "class-incremental":
             labels = list(set(labels))  # tasks may share classes
         if sorted(labels) != list(range(classes)):
             raise ValueError(f"tasks: the classes are not those of the {classes} class_names")
@@ -190,6 +235,12 @@ def _check_shape(
     _check_length(name, rows, height)
     for row in rows:
         _check_length(name, row, height if width is None else width)
+
+
+def _check_evaluations(entries: Sequence[EvaluationEntry], tasks: int) -> None:
+    for entry in entries:
+        _check_length("evaluations.accuracy", entry.accuracy, tasks)
+        _check_task("evaluations.task", entry.task, tasks)
 
 
 def _check_task(name: str, task: int, tasks: int) -> None:
@@ -232,46 +283,17 @@ def check_metrics(
         accuracy: The accuracy matrix, (tasks, tasks).
         initial: The accuracies before training; None leaves out the forward transfer.
     """
-    for key in OWN_METRICS:
-        if key == "forward_transfer" and initial is None:
-            continue
+    keys = [key for key in OWN_METRICS if key != "forward_transfer" or initial is not None]
+    check_derived(name, metrics, {key: METRICS[key](accuracy, initial or ()) for key in keys})
+
+
+def check_derived(name: str, metrics: Mapping[str, float], derived: Mapping[str, float]) -> None:
+    """Raise ValueError unless metrics in a file equal those derived from its other fields."""
+    for key, value in derived.items():
         if key not in metrics:
             raise ValueError(f"{name}: {key} is missing")
-        value = METRICS[key](accuracy, initial or ())
         if abs(metrics[key] - value) > TOLERANCE:
             raise ValueError(f"{name}.{key}: is {metrics[key]}, but the accuracies give {value}")
-
-
-class FailureFile(Schema):
-    """A failed run; `FailedRun` explains the fields."""
-
-    config: dict[Text, JsonValue]
-    error: Text
-    message: str
-    traceback: str
-    protocol_version: Count
-
-    @model_validator(mode="after")
-    def _check(self) -> FailureFile:
-        check_config(self.config)
-        return self
-
-
-class ProgressEntry(Schema):
-    """How far a run is; `RunProgress` explains the fields."""
-
-    task: Count
-    tasks: Count
-    epoch: Count
-    epochs: Count
-    share: Share
-
-
-class ProgressFile(Schema):
-    """The progress file of a run that is being computed."""
-
-    pid: Count
-    progress: ProgressEntry | None
 
 
 class RecordState(Schema):
@@ -279,6 +301,9 @@ class RecordState(Schema):
 
     initial: dict[str, list[Share]]
     accuracy: dict[str, Matrix]
+    task_aware: dict[str, Matrix]
+    evaluations: list[EvaluationEntry]
+    predicted: list[Count]
     class_accuracy: Matrix
     pair_counts: list[Annotated[Tensor, TensorOf(torch.int64, ndim=2)]]
     epochs: list[StageEntry]
@@ -293,10 +318,17 @@ class RecordState(Schema):
         _check_shape("class_accuracy", self.class_accuracy, done, classes)
         for name, matrix in self.accuracy.items():
             _check_shape(f"accuracy.{name}", matrix, done, tasks)
+        for name, matrix in self.task_aware.items():
+            _check_shape(f"task_aware.{name}", matrix, done, tasks)
+        _check_evaluations(self.evaluations, tasks)
+        if len(self.predicted) > tasks:
+            raise ValueError(f"predicted: has {len(self.predicted)} entries, of {tasks} tasks")
         for name, row in self.initial.items():
             _check_length(f"initial.{name}", row, tasks)
         if self.accuracy.keys() != self.initial.keys() or "main" not in self.accuracy:
             raise ValueError("accuracy: does not have the predictors of initial")
+        if self.task_aware.keys() != self.initial.keys():
+            raise ValueError("task_aware: does not have the predictors of initial")
         if self.analysis.keys() != set(analyses):
             raise ValueError(f"analysis: has {sorted(self.analysis)}, not {list(analyses)}")
 

@@ -1,18 +1,20 @@
-"""Pretrained backbones in runs: embeddings in place of photos, or a network that fine-tunes."""
+"""The network of a run, and photos as embeddings of a pretrained backbone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 
 import torch
+from torch import nn
 
 from gradmix.data import Benchmark, DataSet
 from gradmix.errors import InputError
-from gradmix.models import build_model
+from gradmix.models import build_model, load_backbone
 from gradmix.models.finetune import fine_tune
-from gradmix.models.pretrained import Backbone, fold_batch_norms, load_pretrained
+from gradmix.models.pretrained import fold_batch_norms, load_pretrained
+from gradmix.ranks import ALONE, Ranks
 from gradmix.runs.config import RunConfig
 from gradmix.training.build import NetworkFactory, pick_device
 from gradmix.types import Samples
@@ -21,45 +23,70 @@ EMBED_BATCH = 32  # photos per pass: more do not fit a CPU's caches
 BYTES = 255.0  # a fine-tuned network takes values from 0 to 1
 
 
-@lru_cache(maxsize=1)
-def embed_dataset(data: DataSet, model: str, weights: str | None, device: str) -> DataSet:
-    """Return a data set of photos as the embeddings of a frozen backbone; the last one is kept.
+OnPhoto = Callable[[int, int], object]
+"""Receives the number of photos that have been embedded, and of all."""
+
+_last: dict[tuple[object, ...], DataSet] = {}  # the last data set that was embedded
+
+
+def embed_dataset(
+    data: DataSet,
+    config: RunConfig,
+    on_photo: OnPhoto | None = None,
+    ranks: Ranks = ALONE,
+) -> DataSet:
+    """Return a data set of photos as embeddings of a run's frozen backbone; the last one is kept.
+
+    Args:
+        data: The photos.
+        config: The run.
+        on_photo: Called with the number of photos embedded and in total.
+        ranks: The processes that embed the photos together.
 
     Raises:
         InputError: If the samples are not photos, or the backbone cannot be loaded.
     """
-    backbone = _frozen(data.train.x.shape[1:], model, weights, device)
-    train, test = (_embed(samples, backbone, device) for samples in (data.train, data.test))
-    mean, std = _statistics(train)
-    return replace(data, train=train, test=test, mean=mean, std=std)
+    key = data, config.model, config.weights, pick_device(config.device)
+    if not ranks.all_true(key in _last):
+        train, test = _embed([data.train, data.test], config, on_photo, ranks)
+        mean, std = _statistics(train)
+        _last.clear()
+        _last[key] = replace(data, train=train, test=test, mean=mean, std=std)
+    return _last[key]
 
 
-def embed_benchmark(benchmark: Benchmark, config: RunConfig) -> Benchmark:
+def embed_benchmark(benchmark: Benchmark, config: RunConfig, ranks: Ranks = ALONE) -> Benchmark:
     """Return the tasks of a caller as the embeddings of the frozen backbone of a run."""
-    device, shape = str(pick_device(config.device)), benchmark.tasks[0].train.x.shape[1:]
-    backbone = _frozen(shape, config.model, config.weights, device)
-    tasks = tuple(
-        replace(
-            task,
-            train=_embed(task.train, backbone, device),
-            test=_embed(task.test, backbone, device),
-        )
-        for task in benchmark.tasks
-    )
+    photos = [part for task in benchmark.tasks for part in (task.train, task.test)]
+    parts = iter(_embed(photos, config, ranks=ranks))
+    tasks = tuple(replace(task, train=next(parts), test=next(parts)) for task in benchmark.tasks)
     mean, std = _statistics(tasks[0].train)
     return replace(benchmark, tasks=tasks, mean=mean, std=std)
 
 
-def _frozen(shape: Sequence[int], model: str, weights: str | None, device: str) -> Backbone:
-    _check_photos(shape, model)
-    loaded = load_pretrained(model, weights=weights)
-    return replace(loaded, module=fold_batch_norms(loaded.module).to(device))
-
-
-def _embed(samples: Samples, backbone: Backbone, device: str) -> Samples:
-    parts = [backbone.embed(part.to(device)).cpu() for part in samples.x.split(EMBED_BATCH)]
-    empty = torch.empty(0, backbone.embedding_size)
-    return Samples(torch.cat(parts) if len(samples.y) else empty, samples.y)
+def _embed(
+    parts: Sequence[Samples],
+    config: RunConfig,
+    on_photo: OnPhoto | None = None,
+    ranks: Ranks = ALONE,
+) -> list[Samples]:
+    """Return the embeddings of several sets of photos; each rank computes its rows."""
+    device = pick_device(config.device) if ranks.alone else ranks.device
+    _check_photos(parts[0].x.shape[1:], config.model)
+    loaded = load_pretrained(config.model, weights=config.weights)
+    backbone = replace(loaded, module=fold_batch_norms(loaded.module).to(device))
+    done, total = 0, sum(len(range(len(s.y))[ranks.rows(len(s.y))]) for s in parts)
+    embedded = []
+    for samples in parts:
+        own = samples.x[ranks.rows(len(samples.y))]
+        rows = [torch.empty(0, backbone.embedding_size)]
+        for photos in own.split(EMBED_BATCH) if len(own) else ():
+            rows.append(backbone.embed(photos.to(device)).cpu())
+            done += len(photos)
+            if on_photo is not None:
+                on_photo(done, total)
+        embedded.append(Samples(ranks.gather(torch.cat(rows), len(samples.y)), samples.y))
+    return embedded
 
 
 def _statistics(samples: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -70,7 +97,7 @@ def _statistics(samples: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def network_of(config: RunConfig, shape: Sequence[int], outputs: int) -> NetworkFactory:
-    """Return a function that makes the network of a run with a pretrained backbone.
+    """Return a function that makes the network of a run.
 
     Args:
         config: The run.
@@ -79,17 +106,29 @@ def network_of(config: RunConfig, shape: Sequence[int], outputs: int) -> Network
     """
     if config.frozen:
         return lambda generator: build_model("linear", shape, outputs, generator=generator)
-    assert config.finetune != "none"
+    if config.finetune == "none":
+        return partial(_from_scratch, config, shape, outputs)
     _check_photos(shape, config.model)
     backbone, layers = load_pretrained(config.model, weights=config.weights), config.finetune
     return lambda generator: fine_tune(backbone, outputs, layers, generator=generator)
 
 
+def _from_scratch(
+    config: RunConfig, shape: Sequence[int], outputs: int, generator: torch.Generator
+) -> nn.Module:
+    network = build_model(config.model, shape, outputs, generator=generator)
+    if config.weights is not None:
+        load_backbone(network, config.weights)
+    return network
+
+
 def statistics_of(
-    config: RunConfig, mean: Sequence[float], std: Sequence[float]
+    config: RunConfig, benchmark: Benchmark
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Return mean and standard deviation per channel; a fine-tuned network has its own."""
-    return (mean, std) if config.frozen else ([0.0] * len(mean), [BYTES] * len(std))
+    mean, std = benchmark.mean, benchmark.std
+    fine_tuned = config.finetune != "none"
+    return ([0.0] * len(mean), [BYTES] * len(std)) if fine_tuned else (mean, std)
 
 
 def _check_photos(shape: Sequence[int], model: str) -> None:

@@ -84,8 +84,31 @@ class RunConfig(RunSettings):
         method.check_selection(self.exemplar_selection)
         method.check_memory(self.exemplars_per_class)
         method.check_scenario(self.scenario)
+        method.check_adjustment(self.logit_adjustment)
         read_options(method.options_type, dict(self.options))
         check_optimizer(self.optimizer)
+        return self
+
+    @model_validator(mode="after")
+    def _check_online(self) -> RunConfig:
+        if not self.online:
+            return self
+        if self.epochs != 1:
+            raise InputError(f"epochs is {self.epochs}; an online stream passes once: give 1")
+        if self.finetune != "none":
+            raise InputError(
+                f"finetune is {self.finetune!r} and scenario is {self.scenario!r}; every task of a "
+                "fine-tuned network starts from a head that needs all its data: give finetune none"
+            )
+        if self.exemplar_selection not in (None, "random"):
+            raise InputError(
+                f"exemplar_selection is {self.exemplar_selection!r}, which compares all samples of "
+                f"a class, and scenario is {self.scenario!r}; give random"
+            )
+        if self.reservoir == "plain" and self.memory_total is None:
+            raise InputError(
+                "reservoir is 'plain', which has no budget per class; give memory_total"
+            )
         return self
 
     @property
@@ -158,29 +181,20 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
     load_entry_points()
     try:
         check_dataset_name(check("data", data))
-        given = _checked(overrides)
+        given = {name: value for name, value in overrides.items() if value is not None}
         given.setdefault("data_version", dataset_version(data))
         return RunConfig(data=data, **_with_defaults(data, given))
     except UnknownNameError as error:
         raise explain(error) from None
 
 
-def _checked(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are not None; all must exist, and only one may be a budget."""
-    for name in overrides:
-        if name not in RunConfig.model_fields:
-            raise UnknownNameError("setting", name, RunConfig.model_fields)
-    given = {name: value for name, value in overrides.items() if value is not None}
+def _with_defaults(data: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the given settings with the defaults of the data set, and α of the mix."""
     if "exemplars_per_class" in given and "memory_total" in given:
         raise InputError(
             f"exemplars_per_class is {given['exemplars_per_class']} and memory_total "
             f"{given['memory_total']}; give one of them"
         )
-    return given
-
-
-def _with_defaults(data: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the given settings with the defaults of the data set, and α of the mix."""
     values = {**PRESETS.get(data, FOLDER_PRESET), **given}
     if given.get("schedule", "steps") != "steps" and "lr_steps" not in given:
         values["lr_steps"] = ()
@@ -188,6 +202,8 @@ def _with_defaults(data: str, given: dict[str, Any]) -> dict[str, Any]:
         values = {**PRETRAINED_PRESET, **given}
         if values.get("finetune", "none") == "none" and "transforms" not in given:
             values["transforms"] = ()
+    if str(values.get("scenario")).startswith("online"):
+        values = {**values, "epochs": 1, "lr_steps": (), **given}
     if "alpha" not in values:
         mix = check("mix", values.get("mix", RunConfig.model_fields["mix"].default))
         values["alpha"] = alpha_for(data, mix)
@@ -199,7 +215,7 @@ Grid = Mapping[str, list[Any]]
 
 
 def expand(
-    grids: Iterable[Grid], skip_impossible: bool = False
+    grids: Iterable[Grid], skip_impossible: bool = False, *, remedy: str = ""
 ) -> tuple[list[RunConfig], dict[str, str]]:
     """Return the configurations of all grids, each once, and the skipped combinations.
 
@@ -207,6 +223,7 @@ def expand(
         grids: For each setting its values; every grid needs `data`.
         skip_impossible: Skip combinations that make no sense, or name something unknown, instead
             of raising an error.
+        remedy: End of the error's message: how the caller can skip combinations.
 
     Returns:
         The configurations, and for each skipped combination the reason.
@@ -231,8 +248,7 @@ def expand(
                 skipped[name] = str(error)
             except InputError as error:
                 if not skip_impossible:
-                    remedy = "--skip-impossible, or skip_impossible=True, skips it"
-                    raise InputError(f"{name}: {error}; {remedy}") from error
+                    raise InputError(f"{name}: {error}{remedy}") from error
                 skipped[name] = str(error)
     if skipped and not configs:
         name, reason = next(iter(skipped.items()))
@@ -244,10 +260,7 @@ def _combinations(grid: Grid) -> Iterator[dict[str, Any]]:
     """Yield one value for each setting; the seed changes fastest, the data set slowest."""
     if not grid.get("data"):
         raise InputError("a grid has no data; name at least one data set")
-    for name in grid:
-        if name not in RunConfig.model_fields:
-            raise UnknownNameError("setting", name, RunConfig.model_fields)
-    order = ["data", "method", "mix", *RunConfig.model_fields]
+    order = ["data", "method", "mix", *RunConfig.model_fields, *grid]
     names = sorted(grid, key=lambda name: (name == "seed", order.index(name)))
     for values in product(*(grid[name] for name in names)):
         yield dict(zip(names, values, strict=True))

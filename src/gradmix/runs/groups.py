@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -70,6 +70,20 @@ class Group:
 
 
 AnyGroup = TypeVar("AnyGroup", bound=Group)
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by key, in order of first appearance.
+
+    >>> grouped([3, 1, 4, 1, 5], lambda number: number % 2)
+    {1: [3, 1, 1, 5], 0: [4]}
+    """
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def select(results: Iterable[RunResult], where: Mapping[str, Collection[Any]]) -> list[RunResult]:
@@ -156,9 +170,8 @@ def _varying_settings(results: Sequence[RunResult]) -> tuple[str, ...]:
 
 
 def _agreeing(results: Sequence[RunResult], by: Sequence[str]) -> list[list[RunResult]]:
-    groups: dict[str, list[RunResult]] = {}
-    for result in results:  # settings may be lists, which have no hash
-        groups.setdefault(repr([result.config.get(name) for name in by]), []).append(result)
+    # Settings may be lists, which have no hash.
+    groups = grouped(results, lambda result: repr([result.config.get(name) for name in by]))
     return list(groups.values())
 
 
@@ -317,12 +330,17 @@ def is_control(control: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether a run is a gradient-free control of another.
 
     A control has shuffled or class-balanced partners. Its blend, labels, α, τ and all settings
-    outside the mix are the same.
+    outside the mix are the same. Both mix the first task, or neither, unless both leave that to
+    the mix.
     """
     ours, theirs = recipe_of(config), recipe_of(control)
     if ours is None or theirs is None or not ours.uses_gradients:
         return False
     same = _labels_of(ours) == _labels_of(theirs) and theirs.partners in CONTROL_PARTNERS
+    same = same and (
+        ours.mix_first_task == theirs.mix_first_task
+        or ours.mixes_first_task == theirs.mixes_first_task
+    )
     return same and settings_without(OF_THE_MIX, config) == settings_without(OF_THE_MIX, control)
 
 

@@ -25,8 +25,13 @@ from gradmix.mixing.recipe import parse_recipe
 from gradmix.runs._schemas import FORMAT, SCHEMA_VERSION, RecordState, check_record, read_result
 from gradmix.runs.config import RunConfig
 from gradmix.settings import changed_settings
-from gradmix.training.loop import EpochDone, Event, TaskDone, Training
-from gradmix.training.metrics import all_metrics
+from gradmix.training.loop import EpochDone, Evaluation, Event, StepDone, TaskDone, Training
+from gradmix.training.metrics import (
+    all_metrics,
+    anytime_accuracy,
+    stream_accuracy,
+    task_aware_metrics,
+)
 
 LONGEST_NAME = 160
 """Characters in the readable part of a file name; file systems allow 255 in all."""
@@ -53,6 +58,10 @@ class RunResult:
     protocol_version: int = 1
     format: str = FORMAT
     schema_version: int = SCHEMA_VERSION
+    # missing in files of earlier versions:
+    task_aware_accuracy: list[list[float]] | None = None  # as accuracy; the task's outputs only
+    evaluations: list[dict[str, Any]] = field(default_factory=list)  # during training
+    stream_accuracy: list[float] | None = None  # online, by task: correct before it was learned
 
     @property
     def cpu_capability(self) -> str | None:
@@ -130,6 +139,9 @@ class RunRecord:
         self.totals = torch.stack(counts)  # test samples by task and class, (T, C)
         self.initial: dict[str, list[float]] = {}
         self.accuracy: dict[str, list[list[float]]] = {}
+        self.task_aware: dict[str, list[list[float]]] = {}
+        self.evaluations: list[dict[str, Any]] = []  # during training, of the main predictor
+        self.predicted: list[int] = []  # online, by task: samples that were predicted correctly
         self.class_accuracy: list[list[float]] = []
         self.pair_counts: list[Tensor] = []
         self.epochs: list[dict[str, Any]] = []
@@ -137,10 +149,11 @@ class RunRecord:
         self.analysis: dict[str, list[dict[str, Any]]] = {name: [] for name in analyses}
         self.criterion_seconds: list[float] = []  # spent up to the end of each task
 
-    def begin(self, initial: dict[str, Tensor]) -> None:
+    def begin(self, initial: Evaluation) -> None:
         """Record the accuracy before any training."""
-        self.initial = {name: self._by_task(correct) for name, correct in initial.items()}
-        self.accuracy = {name: [] for name in initial}
+        self.initial = {name: self._by_task(count) for name, count in initial.correct.items()}
+        self.accuracy = {name: [] for name in self.initial}
+        self.task_aware = {name: [] for name in self.initial}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record so far, for a checkpoint."""
@@ -168,10 +181,25 @@ class RunRecord:
 
     def note(self, event: Event) -> None:
         """Record an event, and take the analyses that are due."""
+        if not isinstance(event, TaskDone) and event.evaluation is not None:
+            self._note_evaluation(event, event.evaluation)
+        if isinstance(event, StepDone) and event.predicted is not None:
+            self._note_predicted(event.task, int(event.predicted))
         if isinstance(event, EpochDone):
             self._note_epoch(event)
         elif isinstance(event, TaskDone):
             self._note_task(event)
+
+    def _note_evaluation(self, event: StepDone | EpochDone, evaluation: Evaluation) -> None:
+        accuracy = self._by_task(evaluation.correct["main"])
+        entry = {"task": event.task, "step": event.total_steps, "accuracy": accuracy}
+        if entry not in self.evaluations[-1:]:  # after the last step of an epoch, both may be due
+            self.evaluations.append(entry)
+
+    def _note_predicted(self, task: int, correct: int) -> None:
+        if task == len(self.predicted):
+            self.predicted.append(0)
+        self.predicted[task] += correct
 
     def _note_epoch(self, event: EpochDone) -> None:
         if event.epoch == 1:
@@ -189,6 +217,8 @@ class RunRecord:
         task = self.training.benchmark.tasks[event.task]
         for name, correct in event.correct.items():
             self.accuracy[name].append(self._by_task(correct))
+        for name, correct in (event.task_aware or {}).items():
+            self.task_aware[name].append(self._by_task(correct))
         by_class = event.correct["main"].sum(dim=0) / self.totals.sum(dim=0)
         self.class_accuracy.append(by_class.tolist())
         self.pair_counts.append(event.pair_counts.clone())
@@ -207,13 +237,25 @@ class RunRecord:
         """Return the result of the finished run."""
         benchmark = self.training.benchmark
         metrics = {
-            name: all_metrics(matrix, self.initial[name]) for name, matrix in self.accuracy.items()
+            name: all_metrics(matrix, self.initial[name])
+            | task_aware_metrics(self.task_aware[name])
+            for name, matrix in self.accuracy.items()
         }
         variants = {
-            name: {"accuracy": matrix, "metrics": metrics[name]}
+            name: {
+                "accuracy": matrix,
+                "metrics": metrics[name],
+                "task_aware_accuracy": self.task_aware[name],
+            }
             for name, matrix in self.accuracy.items()
             if name != "main"
         }
+        samples = [task["train"] for task in self.tasks]
+        predicted = [right / number for right, number in zip(self.predicted, samples, strict=False)]
+        if predicted:
+            metrics["main"]["stream_accuracy"] = stream_accuracy(predicted, samples)
+        if self.evaluations:
+            metrics["main"]["anytime_accuracy"] = anytime_accuracy(self.evaluations)
         return RunResult(
             config=config.to_json(),
             versions=_versions(),
@@ -236,6 +278,9 @@ class RunRecord:
             },
             analysis=self.analysis,
             protocol_version=protocol_version(config.to_json()),
+            task_aware_accuracy=self.task_aware["main"],
+            evaluations=self.evaluations,
+            stream_accuracy=predicted or None,
         )
 
 

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
-
-import torch
-from torch import nn
+from functools import lru_cache, partial
+from typing import Any, Literal
 
 from gradmix.data import Benchmark, DataSet, load_dataset, make_benchmark
 from gradmix.data.augment import TRANSFORMS
-from gradmix.errors import InputError
+from gradmix.errors import InputError, RankError
 from gradmix.files import locked
+from gradmix.loggers import Log, LogTo
 from gradmix.methods import Method
-from gradmix.models import build_model, load_backbone
+from gradmix.plugins import Plugin, registered, restore
 from gradmix.randomness import RandomStreams
-from gradmix.runs.backbones import embed_benchmark, embed_dataset, network_of, statistics_of
+from gradmix.ranks import ALONE, Ranks
+from gradmix.runs.backbones import (
+    OnPhoto,
+    embed_benchmark,
+    embed_dataset,
+    network_of,
+    statistics_of,
+)
 from gradmix.runs.config import RunConfig
-from gradmix.runs.results import RunRecord, RunResult, protocol_version
+from gradmix.runs.results import RunRecord, RunResult, protocol_version, result_name
 from gradmix.runs.store import FailedRun, ResultStore, RunLock, RunProgress
-from gradmix.settings import CriterionSettings, StreamSettings
-from gradmix.training.build import Design, NetworkFactory, make_fabric, pick_device, torch_threads
+from gradmix.settings import CriterionSettings, StreamSettings, task_scenario
+from gradmix.training.build import Design, make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
+from gradmix.training.joint_steps import check_resumed
+from gradmix.training.launch import Devices, Job, open_job
 from gradmix.training.loop import Event, StepDone, Training
+from gradmix.training.online import OnlineTraining
 
 LOCK_SECONDS = 10.0
 """How long to wait for a checkpoint in use: an earlier run may still be ending."""
@@ -48,6 +56,11 @@ def run(
     benchmark: Benchmark | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     say: Say | None = None,
+    log: LogTo | None = None,
+    *,
+    devices: int = 1,
+    nodes: int = 1,
+    sync_batchnorm: bool = False,
 ) -> RunResult:
     """Train and evaluate one configuration.
 
@@ -59,6 +72,10 @@ def run(
             configuration, the run resumes from it, with identical results. Remove it when the
             result is safe.
         say: Called with remarks, such as where the run resumes.
+        log: Where losses and accuracies are written during the run.
+        devices: Devices of each machine that compute the run together; see docs/scaling.md.
+        nodes: Machines; more than one need torchrun or srun.
+        sync_batchnorm: Let BatchNorm use the statistics of the whole batch on all devices.
 
     Returns:
         The result; `ResultStore.save` writes it to a file.
@@ -66,6 +83,7 @@ def run(
     Raises:
         InputError: If the data, network, method or device does not allow the run.
         FileInUseError: If another process uses the checkpoint.
+        RankError: If one of several processes ends early.
 
     >>> from gradmix import config_for
     >>> result = run(config_for("digits", mix="none", epochs=1))
@@ -73,12 +91,34 @@ def run(
     5
     """
     _check_checkpoint(checkpoint)
+    wanted = Devices(devices, nodes, sync_batchnorm)
+    follow = partial(_follow, registered(), config, benchmark, checkpoint)
+    with open_job(config.device, config.precision, wanted, follow) as job:
+        log = log if job.ranks.first else None
+        return train(config, _prepared(config, benchmark, job), on_event, checkpoint, say, log)
+
+
+def _prepared(config: RunConfig, benchmark: Benchmark | None, job: Job) -> Training:
+    """Return the training of a run on the tasks of the caller, or on its data set."""
     if benchmark is None:
-        benchmark = load_benchmark(config)
+        benchmark = load_benchmark(config, ranks=job.ranks)
     else:
         _check_tasks(config, benchmark)
-        benchmark = embed_benchmark(benchmark, config) if config.frozen else benchmark
-    return train(config, prepare(config, benchmark), on_event, checkpoint, say)
+        if config.frozen:
+            benchmark = embed_benchmark(benchmark, config, job.ranks)
+    return prepare(config, benchmark, job)
+
+
+def _follow(
+    plugins: Sequence[Plugin],
+    config: RunConfig,
+    benchmark: Benchmark | None,
+    checkpoint: str | os.PathLike[str] | None,
+    job: Job,
+) -> None:
+    """Compute a run with rank 0, which shows and writes everything."""
+    restore(plugins)
+    train(config, _prepared(config, benchmark, job), checkpoint=checkpoint)
 
 
 def train(
@@ -87,28 +127,53 @@ def train(
     on_event: Observer | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     say: Say | None = None,
+    log: LogTo | None = None,
 ) -> RunResult:
     """Train and evaluate what `prepare` returned; see `run` for the other arguments."""
     started = time.perf_counter()
-    _check_checkpoint(checkpoint)
+    ranks = training.method.ranks
     guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
-    with guard, torch_threads(config.threads):
+    guard = guard if ranks.first else nullcontext()
+    settings = config.to_json()
+    with guard, torch_threads(config.threads), _open_log(log, settings, say) as logged:
         record = RunRecord(training, config.analyses)
-        settings = config.to_json()
         about = {"config": settings, "protocol_version": protocol_version(settings)}
         saved = None
         if checkpoint is not None:
             saved = Checkpoint(checkpoint, training, record, about, say=say)
-        if saved is None or not saved.resume():
+        resumed = saved is not None and saved.resume()
+        check_resumed(training, resumed)
+        if not resumed:
             record.begin(training.evaluate())
         for event in training.events():
             record.note(event)
+            logged(event)  # before the checkpoint: a resumed run repeats only what comes after it
             if saved is not None:
                 saved.note(event)
             if on_event is not None:
                 on_event(training, event)
+            if say is not None and _begins_task(training, event):
+                _say_remark(say, training)
     before = 0.0 if saved is None else saved.seconds_before
     return record.result(config, before + time.perf_counter() - started)
+
+
+def _begins_task(training: Training, event: Event) -> bool:
+    """Whether the event is the first step of a task."""
+    first = isinstance(event, StepDone) and (event.epoch, event.step) == (0, 1)
+    return first and training.position.stage == 0
+
+
+def _say_remark(say: Say, training: Training) -> None:
+    remark = training.method.remark()
+    if remark is not None:
+        say(f"task {training.position.task + 1}: {remark}")
+
+
+def _open_log(log: LogTo | None, settings: Mapping[str, Any], say: Say | None) -> Log:
+    """Return the log of a run, under the name of its result file."""
+    name = os.path.splitext(result_name(settings))[0]
+    return (log or LogTo()).open(name, settings, say)
 
 
 def _check_checkpoint(path: str | os.PathLike[str] | None) -> None:
@@ -118,52 +183,74 @@ def _check_checkpoint(path: str | os.PathLike[str] | None) -> None:
 
 def _check_tasks(config: RunConfig, benchmark: Benchmark) -> None:
     """Refuse a benchmark whose tasks differ from the configuration."""
-    if config.scenario != benchmark.scenario:
+    scenario = task_scenario(config.scenario)
+    if scenario != benchmark.scenario:
         raise InputError(
             f"benchmark is {benchmark.scenario}, but scenario in the configuration is "
             f"{config.scenario!r}; make them equal"
         )
     sizes = tuple(len(task.classes) for task in benchmark.tasks)
     wanted = config.increments
-    if config.scenario == "class-incremental" and sizes not in (wanted, wanted * len(sizes)):
+    if scenario == "class-incremental" and sizes not in (wanted, wanted * len(sizes)):
         raise InputError(
             f"benchmark has tasks of {list(sizes)} classes, but increments in the configuration "
             f"is {list(wanted)}; make them equal"
         )
 
 
-def prepare(config: RunConfig, benchmark: Benchmark) -> Training:
-    """Return the training of a run, ready to start."""
+def prepare(config: RunConfig, benchmark: Benchmark, job: Job | None = None) -> Training:
+    """Return the training of a run, ready to start; `job` is one of several ranks, if given."""
     with torch_threads(config.threads):
-        fabric = make_fabric(config.device, config.precision)
-        method = build_method(config, benchmark, RandomStreams(config.seed, fabric.device))
+        job = Job(make_fabric(config.device, config.precision)) if job is None else job
+        fabric = job.fabric
+        streams = RandomStreams(config.seed, fabric.device)
+        method = build_method(config, benchmark, streams, job.ranks)
         transforms = [TRANSFORMS[name] for name in config.transforms]
-        return Training(benchmark, method, fabric, transforms)
+        kind = OnlineTraining if config.online else Training
+        return kind(
+            benchmark,
+            method,
+            fabric,
+            transforms,
+            config.evaluate_every_steps,
+            config.evaluate_every_epochs,
+        )
 
 
-def load_benchmark(config: RunConfig, data: DataSet | None = None) -> Benchmark:
+def load_benchmark(
+    config: RunConfig,
+    *,
+    on_photo: OnPhoto | None = None,
+    load: Callable[..., DataSet] = load_dataset,
+    ranks: Ranks = ALONE,
+) -> Benchmark:
     """Return the data set of a configuration, split into tasks.
 
     Args:
         config: The run.
-        data: The data set; None loads it.
+        on_photo: Called with the number of photos that a frozen backbone has embedded, and of all.
+        load: Loads the data set; `kept_dataset` keeps it in memory.
+        ranks: The processes that embed photos together.
 
     Raises:
         InputError: If the memory or the tasks do not fit the data set.
     """
-    data = load_dataset(config.data) if data is None else data
+    data = load(config.data, skip_unreadable=config.skip_unreadable == "yes")
     if config.frozen:
-        data = embed_dataset(data, config.model, config.weights, str(pick_device(config.device)))
+        data = embed_dataset(data, config, on_photo, ranks)
     data = data.hold_out(config.validation)
-    if config.memory_total is not None and config.memory_total < len(data.class_names):
+    total, balanced = config.memory_total, config.reservoir == "class-balanced"
+    if total is not None and balanced and total < len(data.class_names):
         raise InputError(
-            f"memory_total is {config.memory_total}; {config.data} has "
+            f"memory_total is {total}; {config.data} has "
             f"{len(data.class_names)} classes, and each needs at least one exemplar"
         )
     return make_benchmark(data, config.part(StreamSettings))
 
 
-def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams) -> Method:
+def build_method(
+    config: RunConfig, benchmark: Benchmark, streams: RandomStreams, ranks: Ranks = ALONE
+) -> Method:
     """Return the method of a configuration, with its network, memory and mixer."""
     design = Design(
         config.method,
@@ -174,44 +261,36 @@ def build_method(config: RunConfig, benchmark: Benchmark, streams: RandomStreams
         config.memory_total,
         config.part(CriterionSettings),
         config.exemplar_selection,
+        config.reservoir == "class-balanced",
     )
     num_classes = len(benchmark.class_names)
     outputs = max(benchmark.tasks[0].classes) + 1 if design.grows else num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
-    if config.pretrained:
-        mean, std = statistics_of(config, benchmark.mean, benchmark.std)
-        network = network_of(config, shape, outputs)
-    else:
-        mean, std = benchmark.mean, benchmark.std
-        network = _from_scratch(config, shape, outputs)
-    return design.build(network, num_classes, shape, mean, std, streams)
+    mean, std = statistics_of(config, benchmark)
+    network = network_of(config, shape, outputs)
+    return design.build(network, num_classes, shape, mean, std, streams, ranks)
 
 
-def _from_scratch(config: RunConfig, shape: Sequence[int], outputs: int) -> NetworkFactory:
-    """Return a function that makes the network of a run, perhaps with weights from a file."""
-
-    def build(generator: torch.Generator) -> nn.Module:
-        network = build_model(config.model, shape, outputs, generator=generator)
-        if config.weights is not None:
-            load_backbone(network, config.weights)
-        return network
-
-    return build
+kept_dataset = lru_cache(maxsize=1)(load_dataset)
+"""`load_dataset`, with the last data set kept in memory."""
 
 
-@lru_cache(maxsize=1)
-def dataset(name: str) -> DataSet:
-    """Return a data set; the last one stays in memory."""
-    return load_dataset(name)
-
-
-def prepare_run(config: RunConfig) -> Training:
+def prepare_run(
+    config: RunConfig, on_photo: OnPhoto | None = None, job: Job | None = None
+) -> Training:
     """Load the data of a run and build its network.
+
+    Args:
+        config: The run.
+        on_photo: See `load_benchmark`.
+        job: The ranks that compute the run together; None: this process alone.
 
     Raises:
         InputError: If the data, network, method or device does not allow the run.
     """
-    return prepare(config, load_benchmark(config, dataset(config.data)))
+    ranks = ALONE if job is None else job.ranks
+    benchmark = load_benchmark(config, on_photo=on_photo, load=kept_dataset, ranks=ranks)
+    return prepare(config, benchmark, job)
 
 
 # --- a run of a store ---------------------------------------------------------------------------
@@ -244,6 +323,7 @@ def complete(
     raising: bool = False,
     on_event: Observer | None = None,
     say: Say | None = None,
+    log: LogTo | None = None,
 ) -> Outcome:
     """Return the outcome of one run; compute it unless the store has the result.
 
@@ -257,6 +337,7 @@ def complete(
         raising: Raise the error of a failed run. The failure is stored in any case.
         on_event: Called with the training and every event of the loop.
         say: Called with remarks, such as where the run resumes.
+        log: Where losses and accuracies are written during the run.
     """
     remarks: list[str] = []
 
@@ -272,10 +353,13 @@ def complete(
         while lock is None:
             time.sleep(WAIT_SECONDS)
             lock = store.lock(config)
+    ranks = ALONE if training is None else training.method.ranks
     if lock is None:
+        ranks.from_first(0)  # they skip it, too
         return Outcome(config, "busy")
     with lock:
         known = None if again else store.find(config)
+        ranks.from_first(int(known is None))
         if known is not None:  # another process was faster
             return Outcome(config, "kept", known)
         if again:
@@ -283,7 +367,9 @@ def complete(
         try:
             training = prepare_run(config) if training is None else training
             path = store.checkpoint_of(config) if checkpoint else None
-            result = train(config, training, _reporting(lock, on_event), path, remark)
+            result = train(config, training, _reporting(lock, on_event), path, remark, log)
+        except RankError:  # nothing is wrong with the run
+            raise
         except Exception as error:
             failure = store.save_failure(config, error)
             if raising:

@@ -18,21 +18,25 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
+
+from pydantic import JsonValue, model_validator
 
 from gradmix.errors import FileError, FileInUseError
 from gradmix.files import locked
 from gradmix.files.atomic_write import remove_leftovers, write_text
 from gradmix.files.json_file import read_json
-from gradmix.files.schema import validate
+from gradmix.files.schema import Schema, validate
 from gradmix.runs._schemas import (
     FORMAT,
     SCHEMA_VERSION,
-    FailureFile,
+    Count,
     Marker,
-    ProgressFile,
+    Share,
+    Text,
+    check_config,
     read_versioned,
 )
 from gradmix.runs.config import RunConfig
@@ -48,26 +52,29 @@ Problems = dict[Path, str]
 """Files that cannot be used, and why."""
 
 
-@dataclass(frozen=True)
-class FailedRun:
+class FailedRun(Schema):
     """A run that ended in an error."""
 
-    config: dict[str, Any]  # a RunConfig in JSON form
-    error: str  # the type of the error
+    config: dict[Text, JsonValue]  # a RunConfig in JSON form
+    error: Text  # the type of the error
     message: str
     traceback: str  # paths are relative to the folders that Python imports from
-    protocol_version: int = 1
+    protocol_version: Count
+
+    @model_validator(mode="after")
+    def _check(self) -> FailedRun:
+        check_config(self.config)
+        return self
 
 
-@dataclass(frozen=True)
-class RunProgress:
+class RunProgress(NamedTuple):
     """How far a run is; tasks and epochs count from 1."""
 
-    task: int
-    tasks: int
-    epoch: int
-    epochs: int
-    share: float  # of the whole run that is done
+    task: Count
+    tasks: Count
+    epoch: Count
+    epochs: Count
+    share: Share  # of the whole run that is done
 
     @classmethod
     def after(cls, training: Training, event: StepDone) -> RunProgress:
@@ -79,6 +86,13 @@ class RunProgress:
         within = (passed + event.step / event.steps) / epochs
         done = sum(weights[: event.task]) + weights[event.task] * within
         return cls(event.task + 1, len(tasks), passed + 1, epochs, done / sum(weights))
+
+
+class ProgressFile(Schema):
+    """The progress file of a run that is being computed."""
+
+    pid: Count
+    progress: RunProgress | None
 
 
 class RunLock(ExitStack):
@@ -105,7 +119,7 @@ class RunLock(ExitStack):
         The file is rewritten twice a second, so it is not written atomically: `read_progress`
         tolerates a file that is being written.
         """
-        content = {"pid": os.getpid(), "progress": progress and asdict(progress)}
+        content = {"pid": os.getpid(), "progress": progress and progress._asdict()}
         try:
             self.path.write_text(json.dumps(content), encoding="utf-8")
         except OSError as error:
@@ -204,15 +218,15 @@ class ResultStore:
         """Record the error in which a run ended, and return the record."""
         settings = config.to_json()
         failure = FailedRun(
-            settings,
-            type(error).__name__,
-            _encodable(str(error))[:MOST_TEXT],
-            _encodable(_short_traceback(error))[-MOST_TEXT:],
-            protocol_version(settings),
+            config=settings,
+            error=type(error).__name__,
+            message=_encodable(str(error))[:MOST_TEXT],
+            traceback=_encodable(_short_traceback(error))[-MOST_TEXT:],
+            protocol_version=protocol_version(settings),
         )
         path = self._failed(self.path_of(config).name)
         path.parent.mkdir(exist_ok=True)
-        write_text(path, json.dumps(asdict(failure), indent=1) + "\n")
+        write_text(path, json.dumps(failure.model_dump(), indent=1) + "\n")
         return failure
 
     def find_failure(self, config: RunConfig) -> FailedRun | None:
@@ -286,7 +300,7 @@ def _forget(checkpoint: Path) -> None:
 
 def _load_failure(path: Path) -> FailedRun:
     try:
-        return FailedRun(**validate(FailureFile, read_json(path), path).model_dump())
+        return validate(FailedRun, read_json(path), path)
     except FileError as error:
         raise FileError(f"{error}; remove the file to run it again") from None
 
@@ -327,7 +341,6 @@ def locked_in(folder: Path) -> list[Path]:
 def read_progress(path: Path) -> RunProgress | None:
     """Return the progress in a file; None without any, or while it is being written."""
     try:
-        entry = validate(ProgressFile, read_json(path, 10_000), path).progress
+        return validate(ProgressFile, read_json(path, 10_000), path).progress
     except FileError:
         return None
-    return None if entry is None else RunProgress(**entry.model_dump())

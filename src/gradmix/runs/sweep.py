@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 
 from gradmix.errors import InputError, WorkerError
+from gradmix.loggers import LogTo
 from gradmix.plugins import Plugin, import_plugins, registered, restore
 from gradmix.randomness import RandomStreams
 from gradmix.runs.config import RunConfig
+from gradmix.runs.groups import grouped
 from gradmix.runs.results import RunResult
-from gradmix.runs.run import WAIT_SECONDS, Outcome, build_method, complete, dataset, load_benchmark
+from gradmix.runs.run import (
+    WAIT_SECONDS,
+    Outcome,
+    build_method,
+    complete,
+    kept_dataset,
+    load_benchmark,
+)
 from gradmix.runs.store import FailedRun, ResultStore, RunProgress
-from gradmix.runs.workers import in_processes
+from gradmix.runs.workers import Engine, compute, engine_of, loky_engine
+from gradmix.settings import CriterionSettings, MixSettings, TrainingSettings
 from gradmix.training.build import make_fabric
 
 
@@ -45,16 +56,15 @@ class Sweep:
     @property
     def results(self) -> list[RunResult]:
         """The results so far, in the order of the configurations."""
-        found = [self.outcomes[config].result for config in self.configs if config in self.outcomes]
-        return [result for result in found if result is not None]
+        return [outcome.result for outcome in self._in_order() if outcome.result is not None]
 
     @property
     def failures(self) -> list[FailedRun]:
         """The failed runs so far, in the order of the configurations."""
-        found = [
-            self.outcomes[config].failure for config in self.configs if config in self.outcomes
-        ]
-        return [failure for failure in found if failure is not None]
+        return [outcome.failure for outcome in self._in_order() if outcome.failure is not None]
+
+    def _in_order(self) -> list[Outcome]:
+        return [self.outcomes[config] for config in self.configs if config in self.outcomes]
 
     def running(self) -> dict[RunConfig, RunProgress | None]:
         """Return the progress of the runs that this or another sweep computes now."""
@@ -80,11 +90,14 @@ def run_sweep(
     store: ResultStore,
     *,
     jobs: int = 1,
+    executor: Executor | None = None,
+    engine: Engine | None = None,
     again: bool = False,
     retry_failed: bool = False,
     skip_impossible: bool = False,
     checkpoint: bool = True,
     imports: Sequence[str] = (),
+    log: LogTo | None = None,
     on_progress: OnProgress | None = None,
 ) -> Sweep:
     """Complete the results of all configurations.
@@ -95,11 +108,15 @@ def run_sweep(
         configs: The runs.
         store: The store of their results.
         jobs: How many runs to compute at once, each in a process.
+        executor: Any `concurrent.futures.Executor` to compute the runs with, instead of `jobs`
+            processes of this machine. It stays open.
+        engine: Opens an executor, such as `dask_engine`; it replaces `jobs`, too.
         again: Compute runs even if the store has their results or checkpoints.
         retry_failed: Compute runs again that failed earlier.
         skip_impossible: Skip runs that their data, network, method or device does not allow.
         checkpoint: Save checkpoints, and resume from earlier ones.
         imports: Modules that register plugins. Plugins that are registered already need none.
+        log: Where losses and accuracies are written during the runs, under the name of each.
         on_progress: Called before the first run, and with the outcome of each run.
 
     Returns:
@@ -111,6 +128,10 @@ def run_sweep(
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; give 1 or more")
+    if executor is not None:
+        engine = engine_of(executor)
+    elif engine is None and jobs > 1:
+        engine = loky_engine(jobs)
     import_plugins(imports)
     sweep = Sweep(list(dict.fromkeys(configs)), store)
 
@@ -132,16 +153,16 @@ def run_sweep(
         elif config in impossible:
             settle(Outcome(config, "impossible", reason=str(impossible[config])))
     todo = _by_data(config for config in todo if config not in impossible)
-    if jobs > 1:
-        dataset.cache_clear()  # the workers load their own
+    if engine is not None:
+        kept_dataset.cache_clear()  # the workers load their own
     sweep.todo, sweep.started = len(todo), time.monotonic()
     if on_progress is not None:
         on_progress(sweep, None)
     try:
         work = partial(
-            _complete_with, registered(), store=store, again=again, checkpoint=checkpoint
+            _complete_with, registered(), store=store, again=again, checkpoint=checkpoint, log=log
         )
-        _complete_all(todo, sweep, work, jobs, settle)
+        _complete_all(todo, sweep, work, engine, settle)
     finally:
         store.tidy()  # after workers that were killed
     return sweep
@@ -154,17 +175,17 @@ def _complete_with(
     store: ResultStore,
     again: bool,
     checkpoint: bool,
+    log: LogTo | None,
 ) -> Outcome:
     """Complete a run, perhaps in another process, which needs the plugins of this one."""
     restore(plugins)
-    return complete(config, store, again=again, checkpoint=checkpoint)
+    store.create()  # it may be on another file system
+    return complete(config, store, again=again, checkpoint=checkpoint, log=log)
 
 
 def _by_data(configs: Iterable[RunConfig]) -> list[RunConfig]:
     """Return the runs grouped by data set, so that a process loads each data set once."""
-    groups: dict[str, list[RunConfig]] = {}
-    for config in configs:
-        groups.setdefault(config.data, []).append(config)
+    groups = grouped(configs, lambda config: config.data)
     return [config for group in groups.values() for config in group]
 
 
@@ -182,7 +203,7 @@ def _complete_all(
     todo: Sequence[RunConfig],
     sweep: Sweep,
     work: Callable[[RunConfig], Outcome],
-    jobs: int,
+    engine: Engine | None,
     settle: Callable[[Outcome], None],
 ) -> None:
     """Complete all runs, also when workers die or other sweeps compute some of them."""
@@ -192,29 +213,39 @@ def _complete_all(
         if outcome.status != "busy":
             del left[outcome.config]
             sweep.settled += 1
+            if outcome.result is not None and not sweep.store.path_of(outcome.config).exists():
+                sweep.store.save(outcome.result)  # the worker has another file system
             settle(outcome)
 
     while left:
         before = len(left)
         try:
-            for outcome in in_processes(work, list(left), jobs):
+            for outcome in compute(work, list(left), engine):
                 take(outcome)
         except WorkerError as error:
+            if engine is None or not engine.restarts:
+                raise WorkerError(
+                    f"{error}; the store has all finished runs: start the sweep again with a new "
+                    "executor"
+                ) from error
             suspects = [config for config in left if sweep.store.free_if_abandoned(config)]
             if not suspects:
                 raise WorkerError(f"{error} before any run began; try fewer jobs") from error
             for config in suspects:
-                take(_complete_alone(config, sweep.store, work))
+                take(_complete_alone(config, sweep.store, work, engine))
         if len(left) == before:  # other sweeps compute all of them
             time.sleep(WAIT_SECONDS)
 
 
 def _complete_alone(
-    config: RunConfig, store: ResultStore, work: Callable[[RunConfig], Outcome]
+    config: RunConfig,
+    store: ResultStore,
+    work: Callable[[RunConfig], Outcome],
+    engine: Engine,
 ) -> Outcome:
     """Repeat a run, alone, during which a worker died; it fails if the worker dies again."""
     try:
-        [outcome] = in_processes(work, [config], jobs=2)
+        [outcome] = compute(work, [config], engine)
         return outcome
     except WorkerError as error:
         store.free_if_abandoned(config)
@@ -222,11 +253,13 @@ def _complete_alone(
         return Outcome(config, "failed", failure=store.save_failure(config, died))
 
 
-BUILT_FROM = (
-    "model", "method", "head", "options", "memory_total", "increments", "class_order",
-    "validation", "evaluate_on", "device", "precision",
-)  # fmt: skip
-"""The settings that decide, with the data, whether a run is possible."""
+UNCHECKED = {
+    "seed",
+    *MixSettings.model_fields,
+    *CriterionSettings.model_fields,
+    *(name for name in TrainingSettings.model_fields if name != "head"),
+}
+"""The settings that do not decide whether a run is possible: their values are valid anyway."""
 
 
 def find_impossible(configs: Iterable[RunConfig]) -> dict[RunConfig, InputError]:
@@ -237,7 +270,7 @@ def find_impossible(configs: Iterable[RunConfig]) -> dict[RunConfig, InputError]
     answers: dict[tuple[object, ...], InputError | None] = {}
     impossible = {}
     for config in _by_data(configs):
-        key = (config.data, *(getattr(config, name) for name in BUILT_FROM))
+        key = tuple(value for name, value in config if name not in UNCHECKED)
         if key not in answers:
             answers[key] = _why_impossible(config)
         error = answers[key]
@@ -249,7 +282,7 @@ def find_impossible(configs: Iterable[RunConfig]) -> dict[RunConfig, InputError]
 def _why_impossible(config: RunConfig) -> InputError | None:
     try:
         make_fabric(config.device, config.precision)
-        benchmark = load_benchmark(config, dataset(config.data))
+        benchmark = load_benchmark(config, load=kept_dataset)
         build_method(config, benchmark, RandomStreams(config.seed, torch.device("cpu")))
     except InputError as error:
         names = f"data {config.data}, method {config.method}, model {config.model}"

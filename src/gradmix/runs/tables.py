@@ -16,9 +16,13 @@ from typing import Any, NamedTuple
 from gradmix.runs.statistics import Difference, Summary, number, probability
 
 NAMES = {
-    **{name: name.upper() for name in ("er", "mir", "gss", "der", "der++", "foster", "memo")},
+    **{name: name.upper() for name in ("er", "mir", "aser", "gss", "scr", "der", "der++")},
+    **{name: name.upper() for name in ("foster", "memo", "drc")},
     **{name: name.upper() for name in ("mnist", "cifar-10", "cifar-100")},
     "gss-stream": "GSS (stream)",
+    "der-expandable": "DER (expandable)",
+    **{name: name.upper() for name in ("er-ace", "a-gem", "ewc", "wa")},
+    **{"bic": "BiC", "gdumb": "GDumb", "lwf": "LwF"},
     "icarl": "iCaRL",
     "finetune": "Fine-tuning",
     "joint": "Joint training",

@@ -1,23 +1,30 @@
-"""Work in several processes, which end when their parent ends.
+"""Engines for sweeps: processes of this machine, a dask cluster, or an executor of the user.
 
-joblib's backend loky starts the processes: unlike `concurrent.futures` it notices workers that are
-killed, and it does not import the user's script again.
+An engine opens a `concurrent.futures.Executor`. loky is the default: unlike the standard library's
+processes, it notices workers that are killed, and it does not import the user's script again. dask
+also repeats the runs of a killed worker by itself, and reaches other machines.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
+import sys
+import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import BrokenExecutor, Executor, as_completed
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from gradmix.errors import WorkerError
+from gradmix.errors import InputError, MissingPackageError, WorkerError
+from gradmix.files import locked
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -26,60 +33,143 @@ WATCH_SECONDS = 0.5
 """How often a worker checks that its parent is alive."""
 
 
-def in_processes(
-    work: Callable[[Item], Answer], items: Sequence[Item], jobs: int
-) -> Iterator[Answer]:
-    """Yield `work(item)` for all items as they finish, `jobs` at a time.
+@dataclass(frozen=True)
+class Engine:
+    """Where runs are computed."""
 
-    One job runs in this process itself.
+    open: Callable[[], AbstractContextManager[Executor]]
+    restarts: bool = True  # whether it can be opened again after a worker died
+
+
+def loky_engine(jobs: int, devices_per_run: int | None = None) -> Engine:
+    """Return an engine of processes on this machine.
+
+    Args:
+        jobs: Number of processes.
+        devices_per_run: GPUs that each process sees; None: all.
 
     Raises:
-        WorkerError: If a worker dies. The other workers then end, too.
+        InputError: If there are too few GPUs.
     """
-    if jobs == 1:
+    if devices_per_run is not None:
+        _check_devices(jobs * devices_per_run)
+    # Imported here because it takes a while.
+    from loky.backend import resource_tracker as loky_tracker
+
+    for tracker in (resource_tracker, loky_tracker):
+        tracker.ensure_running()  # their start would unblock Ctrl-C later
+    return Engine(partial(_loky, jobs, devices_per_run))
+
+
+def dask_engine(address: str | None, jobs: int) -> Engine:
+    """Return an engine on a dask cluster.
+
+    Args:
+        address: The scheduler, such as tcp://host:8786; None starts a cluster on this machine.
+        jobs: Workers of a cluster on this machine, one thread each.
+    """
+    return Engine(partial(_dask, address, jobs))
+
+
+def engine_of(executor: Executor) -> Engine:
+    """Return an engine that uses an executor of the user, and leaves it open."""
+    return Engine(lambda: nullcontext(executor), restarts=False)
+
+
+def compute(
+    work: Callable[[Item], Answer], items: Sequence[Item], engine: Engine | None
+) -> Iterator[Answer]:
+    """Yield `work(item)` for all items as they finish.
+
+    Args:
+        work: The function; engines send it to other processes.
+        items: Its arguments.
+        engine: Where it runs; None: in this process.
+
+    Raises:
+        WorkerError: If a worker dies. The other workers of the engine then end, too.
+    """
+    if engine is None:
         yield from map(work, items)
         return
-    # Imported here because it takes a while.
-    from joblib import Parallel, delayed
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    parallel = Parallel(
-        n_jobs=jobs,
-        backend="loky",
-        batch_size=1,
-        return_as="generator_unordered",
-        max_nbytes=None,
-        initializer=watch_parent,
-        initargs=(os.getpid(),),
-    )
-    answers: Any = iter(())
+    with _ctrl_c_waiting():
+        opened = engine.open()
+        executor = opened.__enter__()
+        futures = [executor.submit(work, item) for item in items]
     try:
-        with _ctrl_c_waiting():
-            answers = parallel(delayed(work)(item) for item in items)
-        for answer in answers:  # noqa: UP028 - `yield from` would close it with its warning
-            yield answer
-    except Exception as error:
-        if _was_ctrl_c(error):  # joblib raised another error while it handled Ctrl-C
-            raise KeyboardInterrupt from error
-        if not isinstance(error, TerminatedWorkerError):
-            raise
+        for future in as_completed(futures):
+            yield future.result()
+    except _lost_worker_errors() as error:
         codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
         raise WorkerError("a worker process died" + (f" ({codes[1]})" if codes else "")) from error
     finally:
-        # An error while workers end must not hide the first one; they end by themselves, too.
-        with warnings.catch_warnings(), suppress(Exception):
-            warnings.simplefilter("ignore")  # the generator warns that it was not finished
-            if hasattr(answers, "close"):
-                answers.close()
+        if not engine.restarts:  # others cancel when they close
+            for future in futures:
+                future.cancel()
+        opened.__exit__(None, None, None)
 
 
-def _was_ctrl_c(error: BaseException | None) -> bool:
-    """Return whether an error was raised while Ctrl-C was handled."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__context__
-    return False
+def _lost_worker_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors that mean that a worker died."""
+    if "distributed" not in sys.modules:
+        return (BrokenExecutor,)
+    from distributed.scheduler import KilledWorker
+
+    return (BrokenExecutor, KilledWorker)
+
+
+@contextmanager
+def _loky(jobs: int, devices_per_run: int | None) -> Iterator[Executor]:
+    from loky import ProcessPoolExecutor
+
+    with tempfile.TemporaryDirectory(prefix="gradmix-") as folder:
+        arguments = (os.getpid(), jobs, devices_per_run, folder)
+        executor = ProcessPoolExecutor(jobs, initializer=_begin_worker, initargs=arguments)
+        try:
+            yield executor
+        finally:
+            executor.shutdown(wait=True, kill_workers=True)
+
+
+@contextmanager
+def _dask(address: str | None, jobs: int) -> Iterator[Executor]:
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise MissingPackageError(
+            "the engine dask needs distributed; install it with: pip install 'gradmix[cluster]'"
+        ) from error
+
+    cluster: Any = address
+    if address is None:
+        cluster = LocalCluster(
+            n_workers=jobs,
+            threads_per_worker=1,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+        )
+    try:
+        client = Client(cluster)
+    except OSError as error:
+        raise InputError(f"address is {address!r}: no scheduler answers there") from error
+    try:
+        yield client.get_executor(pure=False)
+    finally:
+        client.close()
+        if address is None:
+            cluster.close()
+
+
+# --- in a worker ------------------------------------------------------------------------------
+
+
+def _begin_worker(parent: int, jobs: int, devices_per_run: int | None, folder: str) -> None:
+    watch_parent(parent)
+    if devices_per_run is not None:
+        slot = _take_slot(folder, jobs)
+        first = slot * devices_per_run
+        visible = ",".join(str(number) for number in range(first, first + devices_per_run))
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
 
 
 def watch_parent(parent: int) -> None:
@@ -93,6 +183,35 @@ def watch_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True, name="watch-parent").start()
 
 
+_held: list[AbstractContextManager[None]] = []  # locks that this worker keeps until it ends
+
+
+def _take_slot(folder: str, slots: int) -> int:
+    """Return a number that no other living worker has."""
+    from gradmix.errors import FileInUseError
+
+    for slot in range(slots):
+        lock = locked(os.path.join(folder, f"slot-{slot}"))
+        try:
+            lock.__enter__()
+        except FileInUseError:
+            continue
+        _held.append(lock)
+        return slot
+    raise WorkerError(f"all {slots} places of workers are taken")
+
+
+def _check_devices(needed: int) -> None:
+    import torch
+
+    found = torch.cuda.device_count()
+    if needed > found:
+        raise InputError(
+            f"jobs times devices_per_run is {needed}, and this machine has {found} GPUs; give "
+            "fewer of either"
+        )
+
+
 @contextmanager
 def _ctrl_c_waiting() -> Iterator[None]:
     """Delay Ctrl-C until afterwards; processes that are started within never receive it.
@@ -102,7 +221,6 @@ def _ctrl_c_waiting() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # pragma: no cover - on Windows
         yield
         return
-    resource_tracker.ensure_running()  # joblib would start it, which unblocks Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

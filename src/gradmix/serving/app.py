@@ -131,12 +131,8 @@ class LimitBody:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > self.most:
-                raise HTTPException(413, self.refusal, headers={"Connection": "close"})
+                reason = f"the photo is too large; at most {self.most / 1e6:g} MB are accepted"
+                raise HTTPException(413, reason, headers={"Connection": "close"})
             return message
 
         await self.app(scope, counted, send)
-
-    @property
-    def refusal(self) -> str:
-        """The message for a request that is too large."""
-        return f"the photo is too large; at most {self.most / 1e6:g} MB are accepted"

@@ -6,11 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from threading import BoundedSemaphore
-from typing import Any
+
+from PIL import Image
 
 from gradmix.classifier import IncrementalClassifier
-from gradmix.classifier.labels import Label
-from gradmix.classifier.ranking import Ranking, rank
+from gradmix.classifier.inputs import Label
+from gradmix.classifier.report import Ranking, rank
 from gradmix.data.image_folders.given import photo_sizes
 from gradmix.errors import GradMixError, InputError
 
@@ -117,19 +118,13 @@ class ServedModel:
     def _load(self) -> Loaded:
         classifier = IncrementalClassifier.load(self.path, device=self._device)
         learned = classifier._fitted()
-        if not learned.basis.given.images:
+        if not learned.setup.given.images:
             raise InputError(f"{self.path} has learned rows of numbers; only photos can be served")
         held = 0 if learned.holdout is None else len(learned.holdout)
         rate = max(self._rate, 1 / (held + 1))  # the smallest that so many samples allow
         loaded = Loaded(classifier, rate if rate <= LARGEST_RATE else None)
-        rank(classifier, [_small_photo()], 1, loaded.rate)  # prepares the network
+        rank(classifier, [Image.new("RGB", (8, 8))], 1, loaded.rate)  # prepares the network
         return loaded
-
-
-def _small_photo() -> Any:
-    from PIL import Image
-
-    return Image.new("RGB", (8, 8))
 
 
 def _text(label: Label) -> Label:

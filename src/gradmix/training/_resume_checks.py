@@ -35,8 +35,14 @@ def check_stage(training: Training, task: Task) -> Stage:
     return stages[at.stage]
 
 
-def check_batches(training: Training, losses: int) -> None:
-    """Refuse batches that are not those of an epoch of this pool, or another number of losses."""
+def check_batches(training: Training, losses: int, steps: int) -> None:
+    """Refuse batches that are not those of this pool, or another number of losses.
+
+    Args:
+        training: The training, whose method has loaded its batches.
+        losses: Number of saved losses.
+        steps: Steps of an epoch.
+    """
     method, new, step = training.method, training.method.new, training.position.step
     samples = method.epoch_samples()
     batch_size = min(method.settings.batch_size, samples)
@@ -49,5 +55,5 @@ def check_batches(training: Training, losses: int) -> None:
         raise InputError("stage.plan: it is missing, or this method does not plan")
     if method.plan is not None and len(method.plan.y) != shape[0]:
         raise InputError(f"stage.plan does not have {shape[0]} batches")
-    if step > shape[0] or losses not in (step, shape[0]):
-        raise InputError(f"position.step is {step} with {losses} losses, of {shape[0]} steps")
+    if step > steps or losses not in (step, steps):
+        raise InputError(f"position.step is {step} with {losses} losses, of {steps} steps")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+from torch import distributed as dist
 from torch import nn
 
 from gradmix.criterion import PairSelector
@@ -19,7 +21,10 @@ from gradmix.methods.base import read_options
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer
 from gradmix.models import memory_format
+from gradmix.models.finetune import FineTuned
+from gradmix.models.sync_batch_norm import synchronise_batch_norms
 from gradmix.randomness import RandomStreams
+from gradmix.ranks import ALONE, Ranks
 from gradmix.settings import CriterionSettings, TrainingSettings
 
 if TYPE_CHECKING:
@@ -41,6 +46,7 @@ class Design:
     memory_total: int | None  # … or a fixed total
     criterion: CriterionSettings = field(default_factory=CriterionSettings)
     selection: str | None = None  # rule for exemplars; None is the method's own
+    balanced: bool = True  # whether classes have equal shares of a fixed total
 
     @property
     def grows(self) -> bool:
@@ -55,6 +61,7 @@ class Design:
         mean: Sequence[float],
         std: Sequence[float],
         streams: RandomStreams,
+        ranks: Ranks = ALONE,
     ) -> Method:
         """Return the method with a new network.
 
@@ -66,25 +73,38 @@ class Design:
             mean: Mean per channel or column.
             std: Standard deviation per channel or column.
             streams: All randomness, and the device.
+            ranks: The processes that compute the run together.
         """
         kind, device = find_method(self.method), streams.place
         model = network(streams.generator("weights"))
         if not any(parameter.is_meta for parameter in model.parameters()):
             model = model.to(device)
+        if ranks.sync_batchnorm:
+            model = synchronise_batch_norms(model, ranks)
         layout = memory_format(input_shape, device)
+        if isinstance(model, FineTuned):  # works at its backbone's size, not at the samples'
+            layout = torch.contiguous_format
         model = model.to(memory_format=layout)  # type: ignore[call-overload]
         host, generator = streams.host("mixing"), streams.device("mixing")
         points = int(getattr(model, "mix_points", 1))
-        mixer = Mixer(self.recipe, num_classes, host=host, generator=generator, mix_points=points)
+        mixer = Mixer(
+            self.recipe,
+            num_classes,
+            host=host,
+            generator=generator,
+            mix_points=points,
+            ranks=ranks if kind.row_wise else ALONE,
+        )
         return kind(
             model,
             self._memory(),
             mixer,
-            self._selector(streams),
+            self._selector(streams, ranks),
             self.settings,
             streams,
             Normalise(mean, std, device),
             read_options(kind.options_type, dict(self.options)),
+            ranks,
         )
 
     def _memory(self) -> ReplayMemory:
@@ -93,9 +113,10 @@ class Design:
             exemplars_per_class=self.exemplars_per_class,
             total=self.memory_total,
             selection=self.selection,
+            balanced=self.balanced,
         )
 
-    def _selector(self, streams: RandomStreams) -> PairSelector:
+    def _selector(self, streams: RandomStreams, ranks: Ranks) -> PairSelector:
         recipe = Recipe() if self.recipe is None else self.recipe
         # A stream of its own keeps the draws of partners those of `class-balanced`, its control.
         stream = "criterion" if recipe.partners == "gradient-class-balanced" else "mixing"
@@ -105,6 +126,7 @@ class Design:
             ratio=recipe.ratio,
             host=streams.host(stream),
             generator=streams.device(stream),
+            ranks=ranks,
         )
 
 
@@ -112,8 +134,25 @@ def make_fabric(device: str, precision: str) -> Fabric:
     """Return a Lightning Fabric for one device; it provides device and precision.
 
     Raises:
-        InputError: If the device is unknown or not available.
+        InputError: If the device is unknown or not available, or if this is one of several
+            processes that torchrun or srun started: each would compute the whole run by itself.
     """
+    if processes_outside() > 1:
+        raise InputError(
+            f"this is one of {processes_outside()} processes that torchrun or srun started, and "
+            "each would compute the run alone; give devices= (and nodes=), or start one process"
+        )
+    return _one_device(device, precision)
+
+
+def processes_outside() -> int:
+    """Return how many processes torchrun or srun started with this one."""
+    if dist.is_torchelastic_launched():
+        return int(os.environ.get("WORLD_SIZE", "1"))
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+
+
+def _one_device(device: str, precision: str) -> Fabric:
     accelerator, _, number = device.partition(":")
     if number and not number.isdecimal():
         raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, for example, cuda:1")
@@ -134,7 +173,7 @@ def pick_device(name: str) -> torch.device:
     none = not (torch.cuda.is_available() or torch.backends.mps.is_available())
     if name == "cpu" or (name == "auto" and none):
         return torch.device("cpu")
-    return make_fabric(name, "32-true").device
+    return _one_device(name, "32-true").device
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from gradmix.training.loop import Event, TaskDone, Training
 from gradmix.training.state_schema import CheckpointState
 
 KIND = "checkpoint"
-CONTENTS = 5  # raised when the state of a training changes its meaning
+CONTENTS = 6  # raised when the state of a training changes its meaning
 EVERY_SECONDS = 30.0
 SHARE = 0.01  # largest share of the run's time that saving may take
 ZIP = b"PK"  # first bytes of a state file
@@ -90,7 +90,9 @@ class Checkpoint:
     # --- saving -----------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        """Save if it is time to; call it at every event."""
+        """Save if it is time to; call it at every event. Of several ranks, only rank 0 saves."""
+        if not self._training.method.ranks.first:
+            return
         now = perf_counter()
         wanted = isinstance(event, TaskDone) or now - self._last >= self._every
         if not wanted or not self._affordable(now):
@@ -109,7 +111,9 @@ class Checkpoint:
         return self._spent + self._cost <= self._share * self._seconds(now)
 
     def save(self) -> None:
-        """Write the file now."""
+        """Write the file now; of several ranks, only rank 0 does."""
+        if not self._training.method.ranks.first:
+            return
         started = perf_counter()
         try:
             write_state_file(self.path, KIND, self._state(started))
@@ -150,7 +154,10 @@ class Checkpoint:
         Raises:
             FileError: If the file belongs to this run and is invalid, or is not a checkpoint.
         """
-        remove_leftovers(self.path)
+        ranks = self._training.method.ranks
+        if ranks.first:
+            remove_leftovers(self.path)
+        ranks.barrier()  # rank 0 holds the lock now
         if not self.path.exists():
             return False
         self._refuse_other_files()
@@ -186,7 +193,12 @@ class Checkpoint:
         training, saved = self._training, state["training"]
         try:
             check_structure(saved["method"]["structure"], self._largest)
-            for name in ("losses", "method", "stage"):  # generators load their state from the CPU
+            for name in (
+                "losses",
+                "method",
+                "stage",
+                "order",
+            ):  # generators load their state from the CPU
                 saved[name] = training.fabric.to_device(saved[name])
             training.load_state_dict(saved)
             training.fabric.strategy.precision.load_state_dict(state["precision"])

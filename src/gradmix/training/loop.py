@@ -31,13 +31,22 @@ from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.training._resume_checks import check_batches, check_samples, check_stage
-from gradmix.training.metrics import count_correct
+from gradmix.training.joint_steps import check_ranks, sum_over_ranks, weighted
+from gradmix.training.metrics import count_correct_of_task
 from gradmix.types import Samples, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 CHECKED = 32  # samples whose scores are checked after a task
+
+
+class Evaluation(NamedTuple):
+    """Correct test samples of all tasks by task and class, (T, C), for each predictor."""
+
+    correct: dict[str, Tensor]
+    task_aware: dict[str, Tensor]  # when only the outputs of the sample's task are compared
+    tested: Tensor  # test samples by task and class, (T, C)
 
 
 class StepDone(NamedTuple):
@@ -48,6 +57,9 @@ class StepDone(NamedTuple):
     step: int
     steps: int
     loss: Tensor  # on the device
+    total_steps: int = 0  # steps of the whole training so far
+    evaluation: Evaluation | None = None  # if one was due after this step
+    predicted: Tensor | None = None  # online: new samples that were predicted before the step
 
 
 class EpochDone(NamedTuple):
@@ -59,6 +71,8 @@ class EpochDone(NamedTuple):
     epochs: int
     loss: float  # mean over the epoch's steps
     negative_rate: float | None  # share of class pairs in S⁻; None without the criterion
+    total_steps: int = 0  # steps of the whole training so far
+    evaluation: Evaluation | None = None  # if one was due after this epoch
 
 
 class TaskDone(NamedTuple):
@@ -69,6 +83,9 @@ class TaskDone(NamedTuple):
     pair_counts: Tensor  # (C, C) how often each ordered class pair was mixed
     memory_size: int
     replay_batch: int  # rows replayed per step; fewer than requested if the memory is smaller
+    total_steps: int = 0  # steps of the whole training so far
+    task_aware: dict[str, Tensor] | None = None  # as `correct`, with the task's outputs only
+    tested: Tensor | None = None  # test samples by task and class, (T, C)
 
 
 Event = StepDone | EpochDone | TaskDone
@@ -83,6 +100,7 @@ class Position:
     epoch: int = 0
     step: int = 0
     in_stage: bool = False
+    total_steps: int = 0
 
 
 @dataclass
@@ -103,12 +121,17 @@ class Training:
         method: The method.
         fabric: Gives device and precision.
         transforms: Random transforms of training images.
+        evaluate_every_steps: Also evaluate after every so many steps of the whole training. Such
+            evaluations change nothing.
+        evaluate_every_epochs: The same for the epochs of a stage.
     """
 
     benchmark: Benchmark
     method: Method
     fabric: Fabric
     transforms: Sequence[Transform] = ()
+    evaluate_every_steps: int | None = None
+    evaluate_every_epochs: int | None = None
     seconds: Seconds = field(default_factory=Seconds)
     position: Position = field(default_factory=Position)
 
@@ -116,7 +139,12 @@ class Training:
         self.method.check_scenario(self.benchmark.scenario)
         device = self.fabric.device
         self._tasks = [_to_device(task, device) for task in self.benchmark.tasks]
+        self._tested = torch.stack(
+            [task.test.y.bincount(minlength=self.benchmark.num_classes) for task in self._tasks]
+        ).cpu()
         self._losses: list[Tensor] = []
+        self._order: Tensor | None = None  # of the samples of an online stream
+        self._predicted: Tensor | None = None
 
     def events(self) -> Iterator[Event]:
         """Train from the present position to the end of the last task."""
@@ -127,7 +155,7 @@ class Training:
         at, method = self.position, self.method
         if not at.in_stage:
             seen = max(method.seen, max(task.classes) + 1)  # a task may have known classes only
-            method.begin_task(self._pool(task), seen)
+            method.begin_task(self._pool(task.train), seen)
         stages = method.stages()
         while at.stage < len(stages):
             if not at.in_stage:
@@ -136,63 +164,86 @@ class Training:
             yield from self._train(stages[at.stage])
             at.stage, at.epoch, at.in_stage = at.stage + 1, 0, False
         replay_batch = method.replay_size
-        method.end_task(task.train)
-        correct = self.evaluate()
+        method.end_task(self._unstored(task))
+        correct, task_aware, tested = self.evaluate()
         self._check_scores()
         at.task, at.stage = at.task + 1, 0
         counts = method.mixer.counts.cpu()
-        yield TaskDone(at.task - 1, correct, counts, len(method.memory), replay_batch)
+        size, steps = len(method.memory), at.total_steps
+        yield TaskDone(at.task - 1, correct, counts, size, replay_batch, steps, task_aware, tested)
 
     def end_stage(self) -> None:
         """End the stage with the present epoch; call it after an `EpochDone`."""
         self.position.epoch = max(self.position.epoch, self.method.stage.epochs)
 
-    def _pool(self, task: Task) -> Pool:
+    def _unstored(self, task: Task) -> Samples:
+        """Return the samples that the memory has not been offered yet: those of the pool."""
+        return task.train
+
+    def _pool(self, new: Samples) -> Pool:
         method = self.method
         generator = method.streams.device("transforms")
         stored = method.stored_samples()
-        return Pool(task.train, stored, method.normalise, self.transforms, generator)
+        return Pool(new, stored, method.normalise, self.transforms, generator)
 
     def _train(self, stage: Stage) -> Iterator[Event]:
         """Run all epochs of a stage; an incomplete last batch of new data is dropped."""
         at, method, optimizer = self.position, self.method, self.method.optimizer
         precision = self.fabric.strategy.precision
         assert optimizer is not None
-        batch_size = min(method.settings.batch_size, method.epoch_samples())
-        steps = method.epoch_samples() // batch_size
+        steps, batch_size = self._epoch_size()
         method.train_mode()
         randomness = self._randomness()
         if at.step:  # resumed in the middle of an epoch
             self._read_ahead()
+            check_ranks(method)
         while at.epoch < stage.epochs:
             if at.step == 0:
                 self._begin_epoch(steps, batch_size)
                 self._read_ahead()
+                check_ranks(method)
             rates = method.learning_rates(at.epoch, steps)
             while at.step < steps:
+                row = self._next_batch()
                 started = perf_counter()
                 for group in optimizer.param_groups:
                     group["lr"] = rates[at.step] * group.get("lr_scale", 1.0)
                 optimizer.zero_grad()
                 with precision.forward_context(), randomness():
-                    loss = method.train_step(at.step)
+                    loss = method.train_step(row)
+                if not method.ranks.alone:
+                    loss = weighted(loss, method)
                 precision.backward(loss, None)
+                if not method.ranks.alone:
+                    sum_over_ranks(loss, method)
+                if method.adjusts_gradients:
+                    method.adjust_gradients()
                 if method.settings.clip_norm is not None:
                     precision.unscale_gradients(optimizer)
                     clip_grad_norm_(method.parameters(), method.settings.clip_norm)
                 precision.optimizer_step(optimizer)
                 self._losses.append(loss.detach())
-                at.step += 1
+                at.step, at.total_steps = at.step + 1, at.total_steps + 1
                 self.seconds.train += perf_counter() - started
-                yield StepDone(at.task, at.epoch, at.step, steps, self._losses[-1])
+                yield self._step_done(steps)
             at.epoch, at.step = at.epoch + 1, 0
             yield self._epoch_done(stage)
+
+    def _epoch_size(self) -> tuple[int, int]:
+        """Return the number of steps of an epoch, and of new samples per step."""
+        samples = self.method.epoch_samples()
+        batch_size = min(self.method.settings.batch_size, samples)
+        return samples // batch_size, batch_size
+
+    def _next_batch(self) -> int:
+        """Return the number of the next batch in the method's plan."""
+        return self.position.step
 
     def _randomness(self) -> Callable[[], AbstractContextManager[None]]:
         """Return a context for each step; it seeds the global generator of networks that use it."""
         if not self.method.draws_randomly:
             return nullcontext
-        return partial(self.method.streams.as_global, "dropout")
+        return partial(self.method.streams.as_global, "dropout", self.method.ranks.rank)
 
     def _begin_epoch(self, steps: int, batch_size: int) -> None:
         """Draw a new order of the task's data; the method plans its batches."""
@@ -208,8 +259,16 @@ class Training:
 
     def _read_ahead(self) -> None:
         """Let streamed data be read before the steps that need it."""
-        assert self.method.new is not None
-        self.method.pool.expect(self.method.new[self.position.step :].unbind())
+        if self.method.pool.streamed:
+            self.method.pool.expect(self.method.needed_samples(self.position.step))
+
+    def _step_done(self, steps: int) -> StepDone:
+        at, due = self.position, _is_due(self.position.total_steps, self.evaluate_every_steps)
+        evaluation = self.evaluate() if due else None
+        loss = self._losses[-1]
+        return StepDone(
+            at.task, at.epoch, at.step, steps, loss, at.total_steps, evaluation, self._predicted
+        )
 
     def _epoch_done(self, stage: Stage) -> EpochDone:
         at, loss = self.position, float(torch.stack(self._losses).mean())
@@ -219,7 +278,10 @@ class Training:
                 f"{at.epoch}; try an lr below {self.method.settings.lr}"
             )
         rate = self.method.selector.negative_rate
-        return EpochDone(at.task, stage.name, at.epoch, stage.epochs, loss, rate)
+        evaluation = self.evaluate() if _is_due(at.epoch, self.evaluate_every_epochs) else None
+        return EpochDone(
+            at.task, stage.name, at.epoch, stage.epochs, loss, rate, at.total_steps, evaluation
+        )
 
     def _check_scores(self) -> None:
         """Check some scores after a task's last step, whose effect no loss has shown."""
@@ -231,22 +293,20 @@ class Training:
                 f"try an lr below {self.method.settings.lr}"
             )
 
-    def evaluate(self) -> dict[str, Tensor]:
-        """Return the number of correct test samples by task and class, (T, C), by predictor.
-
-        The tasks are all of the benchmark, past and future.
-        """
+    def evaluate(self) -> Evaluation:
+        """Count the correct test samples of all tasks of the benchmark, past and future."""
         started = perf_counter()
-        num_classes = len(self.benchmark.class_names)
-        correct = {}
+        num_classes, ranks = len(self.benchmark.class_names), self.method.ranks
+        result = Evaluation({}, {}, self._tested)
         for name, predict in self.method.predictors().items():
             counts = [
-                count_correct(predict, task.test, self.method.normalise, num_classes)
+                count_correct_of_task(predict, task.test, self.method.normalise, num_classes, ranks)
                 for task in self._tasks
             ]
-            correct[name] = torch.stack(counts)
+            result.correct[name], result.task_aware[name] = torch.stack(counts, dim=1)
+        ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
         self.seconds.evaluate += perf_counter() - started
-        return correct
+        return result
 
     # --- state ------------------------------------------------------------------------------
 
@@ -257,6 +317,7 @@ class Training:
             "losses": torch.stack(self._losses) if self._losses else torch.empty(0),
             "method": self.method.state_dict(),
             "stage": self.method.stage_state_dict() if self.position.in_stage else None,
+            "order": self._order if self.position.in_stage else None,
             "streams": self.method.streams.state_dict(),
         }
 
@@ -277,13 +338,23 @@ class Training:
         if at.in_stage:
             task = self._tasks[at.task]
             stage = check_stage(self, task)
-            method.set_pool(self._pool(task))
+            self._load_order(state.get("order"), task)
+            method.set_pool(self._pool(self._unstored(task)))
             method.load_state_dict(saved)
             method.load_stage_state_dict(state["stage"], stage)
-            check_batches(self, len(self._losses))
+            check_batches(self, len(self._losses), self._epoch_size()[0])
         else:
             method.load_state_dict(saved)
         method.streams.load_state_dict(state["streams"])
+
+    def _load_order(self, order: Tensor | None, task: Task) -> None:
+        """Restore the order of an online stream."""
+        if order is not None:
+            raise InputError("order: the saved training is online")
+
+
+def _is_due(number: int, every: int | None) -> bool:
+    return every is not None and number % every == 0
 
 
 def _to_device(task: Task, device: torch.device) -> Task:

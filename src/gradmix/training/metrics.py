@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gradmix.errors import InputError
+from gradmix.ranks import ALONE, Ranks
 from gradmix.types import Samples
 
 Matrix = npt.ArrayLike
@@ -35,13 +37,55 @@ def count_correct(
         normalise: Turns stored samples into network inputs.
         num_classes: Number of classes C.
     """
-    right = torch.cat(
-        [
-            predict(normalise(x)).argmax(dim=1) == y
-            for x, y in zip(*(part.split(EVALUATION_BATCH) for part in samples), strict=True)
-        ]
-    )
+    scores = _scores(predict, samples, normalise)
+    right = torch.cat([given.argmax(dim=1) == y for given, y in scores])
     return samples.y[right].bincount(minlength=num_classes).cpu()
+
+
+def count_correct_of_task(
+    predict: Callable[[Tensor], Tensor],
+    samples: Samples,
+    normalise: Callable[[Tensor], Tensor],
+    num_classes: int,
+    ranks: Ranks = ALONE,
+) -> Tensor:
+    """Return the correctly classified samples of each class of a task, (2, C), on the CPU.
+
+    The first row compares all outputs. The second row is task-aware: it compares only the outputs
+    of the classes in `samples`. Of several ranks, each counts its own rows. See `count_correct`
+    for the other arguments.
+    """
+    classes, rows = samples.y.unique(), ranks.rows(len(samples.y))
+    samples = Samples(samples.x[rows], samples.y[rows])
+    right = [
+        torch.stack([given.argmax(dim=1) == y, _argmax_among(given, classes) == y])
+        for given, y in _scores(predict, samples, normalise)
+    ]
+    return torch.stack(
+        [samples.y[row].bincount(minlength=num_classes) for row in torch.cat(right, dim=1)]
+    ).cpu()
+
+
+def _scores(
+    predict: Callable[[Tensor], Tensor],
+    samples: Samples,
+    normalise: Callable[[Tensor], Tensor],
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield class scores (B, C) and labels (B,) of all samples, a batch at a time."""
+    for x, y in zip(*(part.split(EVALUATION_BATCH) for part in samples), strict=True):
+        yield predict(normalise(x)), y
+
+
+def _argmax_among(scores: Tensor, classes: Tensor) -> Tensor:
+    """Return the class with the highest score among some classes, (B,); -1 if none has an output.
+
+    >>> _argmax_among(torch.tensor([[9.0, 1.0, 2.0]]), torch.tensor([1, 2, 3])).tolist()
+    [2]
+    """
+    known = classes[classes < scores.shape[1]]  # a head that grows lacks outputs of later classes
+    if not len(known):
+        return torch.full((len(scores),), -1, device=scores.device)
+    return known[scores[:, known].argmax(dim=1)]
 
 
 def _square(matrix: Matrix) -> npt.NDArray[np.float64]:
@@ -158,3 +202,41 @@ def all_metrics(matrix: Matrix, initial: Sequence[float]) -> dict[str, float]:
     """Every metric by its name, as result files have them."""
     square = _square(matrix)
     return {name: float(compute(square, initial)) for name, compute in METRICS.items()}
+
+
+def task_aware_metrics(matrix: Matrix) -> dict[str, float]:
+    """The metrics of task-incremental evaluation, from accuracies with the task's outputs only.
+
+    >>> task_aware_metrics([[1.0, 0.0], [0.5, 1.0]])
+    {'average_task_aware_accuracy': 0.875, 'final_task_aware_accuracy': 0.75}
+    """
+    return {
+        "average_task_aware_accuracy": average_accuracy(matrix),
+        "final_task_aware_accuracy": final_accuracy(matrix),
+    }
+
+
+def anytime_accuracy(evaluations: Sequence[Mapping[str, Any]]) -> float:
+    """The mean, over evaluations during training, of the mean accuracy over the tasks seen.
+
+    Args:
+        evaluations: Each with the number of its `task`, from 0, and `accuracy`, one per task.
+
+    >>> anytime_accuracy([{"task": 0, "accuracy": [1, 0]}, {"task": 1, "accuracy": [0.5, 1]}])
+    0.875
+    """
+    seen = [np.mean(entry["accuracy"][: entry["task"] + 1]) for entry in evaluations]
+    return float(np.mean(seen))
+
+
+def stream_accuracy(shares: Sequence[float], samples: Sequence[int]) -> float:
+    """The share of an online stream that was predicted correctly before it was learned.
+
+    Args:
+        shares: This share in each task.
+        samples: Training samples of each task.
+
+    >>> stream_accuracy([0.5, 0.25], [100, 300])
+    0.3125
+    """
+    return float(np.average(shares, weights=samples))

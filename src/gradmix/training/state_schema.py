@@ -84,7 +84,11 @@ class MethodState(Schema):
     buffers: dict[str, BufferState] | None = None  # of gss-stream, by class
     first_epoch: bool = False  # of gss-stream
     kept: SamplesState | None = None  # of joint training
-    initial: Weights | None = None  # of joint training
+    initial: Weights | None = None  # of joint training and gdumb
+    importance: Weights | None = None  # of ewc
+    anchor: Weights | None = None  # of ewc
+    held: Numbers | None = None  # of bic
+    balanced: Numbers | None = None  # rows on which der-expandable trains its classifier
 
     @model_validator(mode="after")
     def _check(self) -> MethodState:
@@ -121,6 +125,7 @@ class PositionState(Schema):
     epoch: Count
     step: Count
     in_stage: bool
+    total_steps: Count = 0  # missing in older classifier files
 
 
 class TrainingState(Schema):
@@ -130,6 +135,7 @@ class TrainingState(Schema):
     losses: Annotated[Tensor, TensorOf(torch.float32, torch.float64, ndim=1, finite=True)]
     method: MethodState
     stage: StageState | None = None
+    order: Numbers | None = None  # of the samples of an online stream
     streams: StreamsState
 
     @model_validator(mode="after")

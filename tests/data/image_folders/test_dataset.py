@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,15 @@ def test_corrupt_images_are_refused(
     with pytest.raises(CorruptFileError, match=rf"\({count} of 10 .*corrupt='skip'") as caught:
         from_folder(path, **options)  # type: ignore[arg-type]
     assert str(path / "train" / "b") in str(caught.value)
+
+
+def test_a_zip_file_is_closed_with_its_source(make: Any, tmp_path: Path) -> None:
+    source: Any = FileSource(make.packed(tmp_path / "f.zip", make.two_classes()))
+    opened, source.itself = source._open_zip(), source  # a cycle, as a traceback makes one
+    assert opened.fp is not None
+    del source
+    gc.collect()
+    assert opened.fp is None
 
 
 @pytest.mark.parametrize("stream", [False, True])

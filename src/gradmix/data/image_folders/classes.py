@@ -1,4 +1,4 @@
-"""Which images of a folder, or of a zip file, belong to which class.
+"""Which images of a folder, a zip file or shards belong to which class.
 
 There are two layouts:
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from gradmix.data.image_folders.decode import PhotoSource, is_image_name
@@ -29,7 +29,6 @@ _TEST_FOLDERS = ("test", "val")
 _EXAMPLES = ".jpg, .png or .tif"
 
 _Images = Mapping[str, Sequence[str]]  # the image names of each class, by its folder
-_Skipped = tuple[str, ...]  # a sentence for each reason why files are not used
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,45 @@ class Listing:
     classes: tuple[str, ...]
     skipped: tuple[str, ...] = ()  # a sentence for each reason why files are not used
 
+    @classmethod
+    def unlabelled(cls, source: PhotoSource, names: Sequence[str]) -> Listing:
+        """Return a listing of images without classes."""
+        return cls(source, list(names), [0] * len(names), len(names), ())
+
     def keep(self, rows: Sequence[int]) -> Listing:
         """Return the listing with some rows only."""
         names, labels = [self.names[row] for row in rows], [self.labels[row] for row in rows]
         num_train = sum(row < self.num_train for row in rows)
         return replace(self, names=names, labels=labels, num_train=num_train)
+
+
+class _Folder:
+    """The files and folders below a folder of a source."""
+
+    def __init__(self, source: FileSource, entries: Sequence[str], path: str = "") -> None:
+        self.source, self.entries, self.path = source, entries, path
+        self.folders = sorted({entry.split("/", 1)[0] for entry in entries if "/" in entry})
+
+    def below(self, folder: str) -> _Folder:
+        start = f"{folder}/"
+        inside = [entry[len(start) :] for entry in self.entries if entry.startswith(start)]
+        return _Folder(self.source, [entry for entry in inside if entry], f"{self.path}{start}")
+
+    @property
+    def holds_classes(self) -> bool:
+        """Whether it has subfolders and holds no images itself."""
+        images = ("/" not in entry and _is_image(entry) for entry in self.entries)
+        return bool(self.folders) and not any(images)
+
+    def is_split(self, test_folders: Sequence[str]) -> bool:
+        """Whether `train` contains the classes and is not a class itself."""
+        parts = ("train", *test_folders)
+        return "train" in self.folders and any(self.below(part).holds_classes for part in parts)
+
+    def test_part(self, test_folders: Sequence[str]) -> _Folder | None:
+        """Return the first test folder with subfolders, or else the first that exists."""
+        present = [self.below(folder) for folder in test_folders if folder in self.folders]
+        return next((part for part in present if part.folders), present[0] if present else None)
 
 
 def list_images(
@@ -57,36 +90,36 @@ def list_images(
     test_folders: Sequence[str] = _TEST_FOLDERS,
 ) -> Listing:
     """Return the training and test images; InputError describes a layout that does not fit."""
-    source, entries = _inside_wrappers(source)
-    if not _is_split(entries, test_folders):
-        images, skipped = _class_folders(source, entries)
-        return _listing(source, *_held_out(source, images, test_fraction), skipped)
-    part = _test_part(source, entries, test_folders, "hold out test images")
-    train, skipped = _class_folders(source, entries, "train")
-    test, more = _class_folders(source, entries, part)
-    _check_same_classes(source, train, test, part)
-    return _listing(source, train, test, skipped + more)
+    top = _inside_wrappers(source)
+    if not top.is_split(test_folders):
+        images, skipped = _class_folders(top)
+        return _listing(top.source, *_held_out(top.source, images, test_fraction), skipped)
+    part = _required_test_part(top, test_folders, "hold out test images")
+    train, skipped = _class_folders(top.below("train"))
+    test, more = _class_folders(part)
+    _check_same_classes(top.source, train, test, part.path.rstrip("/"))
+    return _listing(top.source, train, test, skipped + more)
 
 
 def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -> Listing:
     """Return all images as training images, of one part if the folder has train and test parts."""
-    source, entries = _inside_wrappers(source)
-    folder, test = "", _test_folder(entries, _TEST_FOLDERS)
-    if _is_split(entries):
-        folder = "train"
+    top = _inside_wrappers(source)
+    chosen, test = top, top.test_part(_TEST_FOLDERS)
+    if top.is_split(_TEST_FOLDERS):
+        chosen = top.below("train")
         if part == "test":
-            folder = _test_part(source, entries, _TEST_FOLDERS, "measure on the training images")
-    elif part == "test" and test is not None and _holds_classes(entries, test):
-        folder = test
-    images, skipped = _class_folders(source, entries, folder)
-    return _listing(source, images, dict.fromkeys(images, ()), skipped)
+            chosen = _required_test_part(top, _TEST_FOLDERS, "measure on the training images")
+    elif part == "test" and test is not None and test.holds_classes:
+        chosen = test
+    images, skipped = _class_folders(chosen)
+    return _listing(top.source, images, dict.fromkeys(images, ()), skipped)
 
 
 def has_test_classes(source: FileSource) -> bool:
     """Return whether there are folders of test classes beside those of training classes."""
-    _, entries = _inside_wrappers(source)
-    test = _test_folder(entries, _TEST_FOLDERS)
-    return _is_split(entries) and test is not None and bool(_folders(_below(entries, test)))
+    top = _inside_wrappers(source)
+    test = top.test_part(_TEST_FOLDERS)
+    return top.is_split(_TEST_FOLDERS) and test is not None and bool(test.folders)
 
 
 def image_names(source: FileSource) -> list[str]:
@@ -94,46 +127,30 @@ def image_names(source: FileSource) -> list[str]:
     return [entry for entry in source.names() if _is_image(entry)]
 
 
-def _test_part(
-    source: FileSource, entries: Sequence[str], test_folders: Sequence[str], purpose: str
-) -> str:
-    test = _test_folder(entries, test_folders)
+def _inside_wrappers(source: FileSource) -> _Folder:
+    """Return the folder that holds the classes, inside folders that only hold one folder."""
+    top = _Folder(source, source.names())
+    while len(top.folders) == 1 and top.folders != ["train"]:
+        inner = top.below(top.folders[0])
+        if not inner.holds_classes:
+            break
+        top = _Folder(top.source.within(top.folders[0]), inner.entries)
+    return top
+
+
+def _required_test_part(top: _Folder, test_folders: Sequence[str], purpose: str) -> _Folder:
+    test = top.test_part(test_folders)
     if test is None:
         raise InputError(
-            f"{source.path_of('')}: has a folder train but none called "
-            f"{' or '.join(test_folders)}; to {purpose}, give {source.path_of('train')}"
+            f"{top.source.path_of('')}: has a folder train but none called "
+            f"{' or '.join(test_folders)}; to {purpose}, give {top.source.path_of('train')}"
         )
     return test
 
 
-def _is_split(entries: Sequence[str], test_folders: Sequence[str] = _TEST_FOLDERS) -> bool:
-    """Return whether `train` contains the classes and is not a class itself."""
-    return "train" in _folders(entries) and any(
-        _holds_classes(entries, folder) for folder in ("train", *test_folders)
-    )
-
-
-def _test_folder(entries: Sequence[str], test_folders: Sequence[str]) -> str | None:
-    """Return the first test folder with subfolders, or else the first that exists."""
-    present = [folder for folder in test_folders if folder in _folders(entries)]
-    with_folders = [folder for folder in present if _folders(_below(entries, folder))]
-    return next(iter([*with_folders, *present]), None)
-
-
-def _inside_wrappers(source: FileSource) -> tuple[FileSource, list[str]]:
-    """Return the folder that holds the classes, inside folders that only hold one folder."""
-    entries = source.names()
-    while (
-        len(only := _folders(entries)) == 1
-        and only[0] != "train"
-        and _holds_classes(entries, only[0])
-    ):
-        source = source.within(only[0])
-        entries = _below(entries, only[0])
-    return source, entries
-
-
-def _listing(source: FileSource, train: _Images, test: _Images, skipped: _Skipped) -> Listing:
+def _listing(
+    source: FileSource, train: _Images, test: _Images, skipped: tuple[str, ...]
+) -> Listing:
     classes = tuple(sorted(train))
     rows = [
         (name, label)
@@ -145,46 +162,27 @@ def _listing(source: FileSource, train: _Images, test: _Images, skipped: _Skippe
     return Listing(source, names, labels, sum(map(len, train.values())), classes, skipped)
 
 
-def _folders(entries: Sequence[str]) -> list[str]:
-    return sorted({entry.split("/", 1)[0] for entry in entries if "/" in entry})
-
-
-def _holds_classes(entries: Sequence[str], folder: str) -> bool:
-    """Return whether a folder has subfolders and holds no images itself."""
-    below = _below(entries, folder)
-    return bool(_folders(below)) and not any("/" not in name and _is_image(name) for name in below)
-
-
 def _is_image(entry: str) -> bool:
     return not entry.endswith("/") and is_image_name(entry)
 
 
-def _below(entries: Sequence[str], folder: str) -> list[str]:
-    prefix = f"{folder}/" if folder else ""
-    return [
-        entry[len(prefix) :] for entry in entries if entry.startswith(prefix) and entry != prefix
-    ]
-
-
-def _class_folders(
-    source: FileSource, entries: Sequence[str], part: str = ""
-) -> tuple[dict[str, list[str]], _Skipped]:
-    """Return the images of each class below the folder `part`, and what else is there."""
-    entries, prefix = _below(entries, part), f"{part}/" if part else ""
-    images: dict[str, list[str]] = {folder: [] for folder in _folders(entries)}
+def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Return the images of each class in a folder, and a sentence for each reason to skip files."""
+    images: dict[str, list[str]] = {folder: [] for folder in top.folders}
     loose, others = 0, []
-    for entry in entries:
+    for entry in top.entries:
         if _is_image(entry) and "/" in entry:
-            images[entry.split("/", 1)[0]].append(f"{prefix}{entry}")
+            images[entry.split("/", 1)[0]].append(f"{top.path}{entry}")
         elif _is_image(entry):
             loose += 1
         elif "/" in entry and not entry.endswith("/"):
             others.append(PurePosixPath(entry).suffix.lower())
-    _check_classes(source, prefix, images)
-    return images, _skipped(source.path_of(prefix), loose, others)
+    where = top.source.path_of(top.path)
+    _check_classes(where, images)
+    return images, _skipped(where, loose, others)
 
 
-def _skipped(where: str, loose: int, others: Sequence[str]) -> _Skipped:
+def _skipped(where: str, loose: int, others: Sequence[str]) -> tuple[str, ...]:
     """Say how many files are not used and why."""
     reasons = []
     if others:
@@ -197,17 +195,17 @@ def _skipped(where: str, loose: int, others: Sequence[str]) -> _Skipped:
     return tuple(reasons)
 
 
-def _check_classes(source: FileSource, prefix: str, images: _Images) -> None:
+def _check_classes(where: str, images: _Images) -> None:
     if not images:
         raise InputError(
-            f"{source.path_of(prefix)}: has no class folders; put the images of each class into "
-            "a folder with its name"
+            f"{where}: has no class folders; put the images of each class into a folder with its "
+            "name"
         )
     for folder, names in images.items():
         if not names:
             raise InputError(
-                f"{source.path_of(prefix + folder)}: an empty class folder; it needs image files "
-                f"such as {_EXAMPLES}"
+                f"{Path(where, folder)}: an empty class folder; it needs image files such as "
+                f"{_EXAMPLES}"
             )
 
 

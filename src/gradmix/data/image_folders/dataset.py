@@ -11,13 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gradmix.data.datasets import DataSet, channel_statistics
+from gradmix.data.datasets import DataSet
 from gradmix.data.image_folders.classes import Listing, list_images
 from gradmix.data.image_folders.decode import RESAMPLING, Header
 from gradmix.data.image_folders.read import Form, channels_of, load_images
-from gradmix.data.image_folders.source import FileSource
+from gradmix.data.image_folders.source import FileSource, existing_path
 from gradmix.data.locate import DATA_VARIABLE, not_found, search_path
-from gradmix.data.paths import existing_path
+from gradmix.data.statistics import complete_statistics
 from gradmix.errors import DataWarning, InputError, UnknownNameError
 from gradmix.types import Samples
 
@@ -38,11 +38,11 @@ def from_folder(
     std: Sequence[float] | None = None,
     name: str | None = None,
 ) -> DataSet:
-    """Return a data set from a folder of images, or from a zip file of one.
+    """Return a data set from a folder of images, or from a zip file or shards of one.
 
     Args:
-        path: The folder or zip file: `train/<class>/*` and `test/<class>/*`, or `<class>/*`; the
-            details are in `gradmix.data.image_folders.classes`.
+        path: The folder, zip file or shards: `train/<class>/*` and `test/<class>/*`, or
+            `<class>/*`; the details are in `gradmix.data.image_folders.classes` and `shards`.
         size: Resize the shorter side to this, with antialiasing, and cut out the centre square.
             Required if the images have different sizes. Photos are turned upright by EXIF data.
         channels: 1 for grey or 3 for RGB. Default: 1 if all images are grey, else 3.
@@ -52,7 +52,7 @@ def from_folder(
         test_fraction: Without a test folder, the last images of each class become test images:
             this fraction, at least one.
         stream: Leave the images in their files and decode them when needed, see `StreamedImages`.
-            Default: if their pixels take more than 8 GiB.
+            Default: if they are in shards, or their pixels take more than 8 GiB.
         mean: Per channel, for values from 0 to 255. Default: computed from the training images.
         std: The standard deviation, like `mean`.
         name: Name of the data set. Default: the name of the folder.
@@ -80,7 +80,9 @@ def from_folder(
     """
     _check_options(size, channels, resample, corrupt, test_fraction)
     found = existing_path(path)
-    listing = list_images(FileSource(found), test_fraction=test_fraction)
+    source = FileSource(found)
+    stream = True if stream is None and source.in_shards else stream
+    listing = list_images(source, test_fraction=test_fraction)
 
     def choose(listing: Listing, headers: Sequence[Header]) -> Form:
         depth = channels or channels_of(headers)
@@ -90,7 +92,10 @@ def from_folder(
         return Form((depth, headers[0].height, headers[0].width))
 
     form = choose if size is None or channels is None else Form((channels, size, size), resample)
-    hint = "; repair or remove them, or skip them with from_folder(…, corrupt='skip')"
+    hint = (
+        "; repair or remove them, or skip them: --skip-unreadable yes for runs, "
+        "from_folder(…, corrupt='skip') in Python"
+    )
     listing, x, unreadable = load_images(
         listing, form, stream=stream, skip=corrupt == "skip", hint=hint
     )
@@ -187,11 +192,7 @@ def _data_set(
 ) -> DataSet:
     y, cut = torch.tensor(listing.labels), listing.num_train
     train, test = Samples(x[:cut], y[:cut]), Samples(x[cut:], y[cut:])
-    if mean is None or std is None:
-        computed = channel_statistics(train.x)
-        mean = computed[0] if mean is None else mean
-        std = computed[1] if std is None else std
-    return DataSet(name, train, test, listing.classes, tuple(mean), tuple(std))
+    return DataSet(name, train, test, listing.classes, *complete_statistics(mean, std, train.x))
 
 
 def _name_of(path: Path) -> str:

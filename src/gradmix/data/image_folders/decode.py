@@ -16,7 +16,9 @@ they are tried only for files with their extension, because any bytes could be t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import PurePosixPath
+from posixpath import splitext
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -24,7 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gradmix.data.parallel import map_ahead
+from gradmix.data.stream import map_ahead
 from gradmix.errors import CorruptFileError, InputError
 
 if TYPE_CHECKING:
@@ -142,16 +144,17 @@ def is_image_name(name: str) -> bool:
     return readable and kind not in _NOT_PHOTOS
 
 
-def _formats_to_try(name: str) -> list[str]:
-    """Return the formats that have a signature, and the format of the file's extension."""
+@lru_cache(maxsize=256)
+def _formats_to_try(extension: str) -> tuple[str, ...]:
+    """Return the formats that have a signature, and the format of a file's extension."""
     from PIL import Image
 
-    own = Image.registered_extensions().get(PurePosixPath(name).suffix.lower())
-    return [
+    own = Image.registered_extensions().get(extension)
+    return tuple(
         kind
         for kind, (_, accepts) in Image.OPEN.items()
         if kind not in _NOT_PHOTOS and (accepts is not None or kind == own)
-    ]
+    )
 
 
 def read_headers(
@@ -228,7 +231,7 @@ def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]
         with source.open(name) as found:
             if isinstance(found, Image.Image):
                 return use(found)
-            with Image.open(found, formats=_formats_to_try(name)) as image:
+            with Image.open(found, formats=_formats_to_try(splitext(name)[1].lower())) as image:
                 _check_pixels(image)
                 return use(image)
     except UnidentifiedImageError as error:

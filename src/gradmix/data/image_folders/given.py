@@ -15,18 +15,19 @@ from threading import Lock
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
 from PIL import Image
 from torch import Tensor
 
-from gradmix.data.arrays import CHANNELS, plain_tensor
-from gradmix.data.image_folders.classes import image_names
+from gradmix.data.arrays import one_image
+from gradmix.data.image_folders.classes import Listing, image_names
 from gradmix.data.image_folders.decode import read_headers
-from gradmix.data.image_folders.read import read_all
-from gradmix.data.image_folders.source import LARGEST_FILE, FileSource
-from gradmix.data.paths import checked_path
-from gradmix.data.torch_dataset import bytes_of
+from gradmix.data.image_folders.read import form_for, load_images
+from gradmix.data.image_folders.source import (
+    LARGEST_FILE,
+    FileSource,
+    checked_path,
+    open_file,
+)
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 PHOTO_KINDS = "a path, bytes, an open file, a Pillow image or an array"
@@ -78,7 +79,8 @@ def read_photos(
         CorruptFileError: A photo cannot be read; the message names it.
     """
     source = GivenPhotos(items, name)
-    return read_all(source, source.names, shape=shape, size=size, largest=largest, stream=stream)
+    listing, form = Listing.unlabelled(source, source.names), form_for(shape, size, largest)
+    return load_images(listing, form, stream=stream, skip=False, hint="").x
 
 
 def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:
@@ -114,7 +116,7 @@ class GivenPhotos:
         """Return a photo: a file to decode, or the pixels."""
         _, content = self._photos[_number(name)]
         if isinstance(content, Path):
-            return FileSource(content.parent).open(content.name)
+            return open_file(content)
         if isinstance(content, bytes):
             return io.BytesIO(content)
         with self._lock:
@@ -141,7 +143,8 @@ def _photos_of(item: Any, where: str) -> list[tuple[str, Path | bytes | Image.Im
     if isinstance(item, Image.Image):
         return [(where, item)]
     if _is_array(item):
-        return [(where, _as_image(item, where))]
+        pixels = one_image(item, where).permute(1, 2, 0)  # (H, W, C)
+        return [(where, Image.fromarray(pixels.squeeze(2).contiguous().numpy()))]
     raise InputError(f"{where} is a {type(item).__name__}; a photo is {PHOTO_KINDS}")
 
 
@@ -157,7 +160,10 @@ def photo_paths(given: str | os.PathLike[str]) -> list[Path]:
         return [path]
     if not os.path.isdir(path):
         raise DataNotFoundError(f"{path}: no such file or folder")
-    found = [path / name for name in image_names(FileSource(path))]
+    source = FileSource(path)
+    if source.in_shards:
+        raise InputError(f"{path} contains shards; give image files, or a folder of them")
+    found = [path / name for name in image_names(source)]
     if not found:
         raise InputError(f"{path} has no image files, such as .jpg, .png or .tif")
     return found
@@ -181,45 +187,3 @@ def _content(file: Any, where: str) -> bytes:
 
 def _is_array(item: object) -> bool:
     return isinstance(item, (np.ndarray, Tensor)) and item.ndim in (2, 3)
-
-
-# --- arrays ---------------------------------------------------------------------------------
-
-
-def _as_image(item: npt.NDArray[Any] | Tensor, where: str) -> Image.Image:
-    """Return one array (H, W), (H, W, C) or (C, H, W) as an image.
-
-    If both ends could be channels, a NumPy array is (H, W, C) and a tensor (C, H, W).
-    """
-    array = plain_tensor(item, where).numpy() if isinstance(item, Tensor) else item
-    first, last = (array.shape[axis] in CHANNELS for axis in (0, -1))
-    if array.ndim == 3 and last and not (first and isinstance(item, Tensor)):
-        array = array.transpose(2, 0, 1)
-    pixels = image_stack(array[None], where)[0].permute(1, 2, 0)  # (H, W, C)
-    return Image.fromarray(pixels.squeeze(2).contiguous().numpy())
-
-
-def image_stack(array: npt.NDArray[Any], name: str) -> Tensor:
-    """Return images (N, H, W), (N, C, H, W) or (N, H, W, C) as uint8 (N, C, H, W).
-
-    Raises:
-        InputError: The array has another shape, or values that are not bytes or bytes / 255.
-    """
-    if array.dtype.kind in "ib" and array.size and array.min() >= 0 and array.max() <= 255:
-        array = array.astype(np.uint8)
-    if array.dtype.kind not in "uf" or 0 in array.shape:
-        raise InputError(
-            f"{name} is {array.dtype} of shape {array.shape}; images are bytes, 0 to 255, or "
-            "floats from 0 to 1, (N, H, W), (N, C, H, W) or (N, H, W, C), at least one"
-        )
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.shape[1] not in CHANNELS and array.shape[3] in CHANNELS:
-        array = array.transpose(0, 3, 1, 2)
-    if array.shape[1] not in CHANNELS:
-        raise InputError(
-            f"{name} has shape {array.shape}; images have 1, 3 or 4 channels, (N, C, H, W) or "
-            "(N, H, W, C)"
-        )
-    kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
-    return bytes_of(torch.from_numpy(np.array(array, dtype=kind)), name).contiguous()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple, cast
 
@@ -14,18 +13,16 @@ from gradmix.data.image_folders.classes import Listing, find_classes, has_test_c
 from gradmix.data.image_folders.decode import (
     Header,
     ImageFiles,
-    PhotoSource,
     UnreadableImage,
     read_headers,
 )
-from gradmix.data.image_folders.source import FileSource
-from gradmix.data.paths import existing_path
+from gradmix.data.image_folders.source import FileSource, existing_path, is_archive
 from gradmix.data.stream import StreamedImages
-from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
+from gradmix.errors import CorruptFileError, DataNotFoundError
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are held in memory
 
-_HINT = "; on the command line, --skip-unreadable skips them"
+HINT = "; on the command line, --skip-unreadable skips such images"
 
 
 class Form(NamedTuple):
@@ -117,39 +114,36 @@ def read_folder(
     part: Literal["train", "test"] = "train",
     stream: bool = False,
 ) -> LabelledPhotos:
-    """Return all photos of a folder, or of a zip file, that has a folder for each class.
+    """Return all photos of a folder, zip file or shards with a folder for each class.
 
     Photos are grey if all are grey, and RGB otherwise.
 
     Args:
-        path: The folder or zip file; see `classes` for its layout.
+        path: The folder, zip file or shards; see `classes` for the layout.
         shape: Resize photos to this (C, H, W).
         size: Without a shape, resize photos to `size` x `size`.
         largest: Without both, photos keep their size if all have the same one, at most `largest`
             pixels a side. Otherwise they become `largest` x `largest`.
         skip: Skip photos that cannot be read, and call this with a sentence that says so.
         part: Read this part of a folder that has a train and a test part.
-        stream: Leave the photos in their files and decode them when needed.
+        stream: Leave the photos in their files and decode them when needed; always so in shards,
+            and if they do not fit into `IN_MEMORY`.
 
     Returns:
         The photos, and in `skipped` the files that are not photos or not in a class folder.
 
     Raises:
         DataNotFoundError: There is no such folder.
-        InputError: The folder has no class folders, or the photos need too much memory.
+        InputError: The folder has no class folders.
         CorruptFileError: Photos cannot be read and `skip` is None, or no photo can be read.
     """
-    listing = find_classes(FileSource(existing_path(path)), part)
+    source = FileSource(existing_path(path))
+    listing = find_classes(source, part)
     count = len(listing.names)
-    form = _form(shape, size, largest)
+    form = form_for(shape, size, largest)
     listing, x, unreadable = load_images(
-        listing, form, stream=stream or None, skip=skip is not None, hint=_HINT
+        listing, form, stream=stream or source.in_shards or None, skip=skip is not None, hint=HINT
     )
-    if not stream and not isinstance(x, Tensor):
-        raise InputError(
-            f"{path}: {len(x)} images of {x.shape[3]}x{x.shape[2]} need more than "
-            f"{IN_MEMORY >> 30} GiB; learn them in parts, or use a smaller size"
-        )
     if unreadable and skip is not None:
         skip(
             f"skipped {len(unreadable)} of {count} images that cannot be read; "
@@ -158,32 +152,13 @@ def read_folder(
     return LabelledPhotos(x, listing.labels, listing.classes, listing.skipped)
 
 
-def read_all(
-    source: PhotoSource,
-    names: Sequence[str],
-    *,
-    shape: tuple[int, ...] | None = None,
-    size: int | None = None,
-    largest: int = 64,
-    stream: bool = False,
-) -> Tensor:
-    """Return photos of a source as uint8 (N, C, H, W); see `read_folder` for the arguments.
-
-    Raises:
-        CorruptFileError: A photo cannot be read.
-    """
-    listing = Listing(source, list(names), [0] * len(names), len(names), ())
-    form = _form(shape, size, largest)
-    return load_images(listing, form, stream=stream, skip=False, hint="").x
-
-
 def has_own_test(path: str | os.PathLike[str]) -> bool:
-    """Return whether a folder or zip file has test classes beside the training classes."""
+    """Return whether a folder or archive has test classes beside the training classes."""
     try:
         found = existing_path(path)
     except DataNotFoundError:
         return False
-    return (found.is_dir() or zipfile.is_zipfile(found)) and has_test_classes(FileSource(found))
+    return (found.is_dir() or is_archive(found)) and has_test_classes(FileSource(found))
 
 
 def channels_of(headers: Collection[Header]) -> int:
@@ -191,7 +166,7 @@ def channels_of(headers: Collection[Header]) -> int:
     return 1 if all(header.grey for header in headers) else 3
 
 
-def _form(shape: tuple[int, ...] | None, size: int | None, largest: int) -> Form | _ChooseForm:
+def form_for(shape: tuple[int, ...] | None, size: int | None, largest: int) -> Form | _ChooseForm:
     """Return the form of `shape`, or a function that chooses one; see `read_folder`."""
     if shape is not None:
         channels, height, width = shape

@@ -1,0 +1,166 @@
+"""BiC, bias correction: distillation, then two numbers that correct the scores of new classes.
+
+Source: Wu et al., "Large Scale Incremental Learning", CVPR 2019; reference form in G-U-N/PyCIL.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradmix._setting_types import Number, setting
+from gradmix.data.pool import ClassIndex, Pool
+from gradmix.errors import InputError
+from gradmix.methods.base import Options
+from gradmix.methods.old_network import WithOldNetwork
+from gradmix.types import Samples
+
+RIDGE = 0.01  # pulls α to 1 and β to 0; a few held-out samples may be separable without bound
+
+
+class BiCOptions(Options):
+    """The reference's values."""
+
+    temperature: Number = setting(2.0, "Temperature of the distillation.", gt=0)
+    holdout: Number = setting(
+        0.1, "Share of the exemplars that only the correction uses.", gt=0, lt=1
+    )
+
+
+class Correction(NamedTuple):
+    """New-class logits z become α z + β."""
+
+    alpha: float
+    beta: float
+
+
+class BiC(WithOldNetwork):
+    """(1 − μ) · CE + μ · distillation; then α and β for the logits of the new classes.
+
+    A tenth of each old class's exemplars, and as many samples of each new class, are held out of
+    the training. After it, α and β minimise their cross-entropy. Two things differ from the
+    reference. The two numbers are found by L-BFGS instead of epochs of SGD, with a small pull to
+    α = 1 and β = 0. They are then multiplied into the weights of the head, so that the network
+    itself is corrected; the reference keeps them as layers of their own.
+
+    Mixing: soft labels in the cross-entropy; both networks see the mixed input. Held-out samples
+    are never mixed. Criterion: as in ER.
+    """
+
+    needs_new_classes: ClassVar[bool] = True
+    options_type: ClassVar[type[Options]] = BiCOptions
+    options: BiCOptions
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.held = torch.empty(0, dtype=torch.int64)  # held-out rows of the whole pool
+        self.whole: Pool | None = None  # the pool with them
+
+    def begin_task(self, pool: Pool, seen: int) -> None:
+        """From the second task on, hold out some samples of every class."""
+        self.held = self.choose_held(pool)
+        super().begin_task(pool, seen)
+
+    def choose_held(self, pool: Pool) -> Tensor:
+        """Return pool rows: a share of each old class's exemplars, and as many of each new class.
+
+        A class with a single exemplar keeps it for training.
+        """
+        new, old = (
+            ClassIndex(y, int(pool.y.max()) + 1) for y in pool.y.tensor_split([pool.num_new])
+        )
+        generator, share = self.streams.device("holdout"), self.options.holdout
+        of_new, of_old = (
+            {c: int(part.counts[c]) for c in part.classes.tolist()} for part in (new, old)
+        )
+        numbers = {c: min(max(1, round(share * n)), n - 1) for c, n in of_old.items()}
+        most = max(numbers.values(), default=0)
+        exemplars = [old.draw(c, n, generator) + pool.num_new for c, n in numbers.items()]
+        samples = [new.draw(c, min(most, n - 1), generator) for c, n in of_new.items()]
+        return torch.cat([pool.y[:0], *exemplars, *samples])
+
+    def set_pool(self, pool: Pool) -> None:
+        """Take the data of a task without the held-out samples."""
+        if len(self.held) and not 0 <= int(self.held.min()) <= int(self.held.max()) < len(pool):
+            raise InputError(f"held has rows outside the pool of {len(pool)} samples")
+        self.whole, trained = pool, pool.without(self.held) if len(self.held) else pool
+        if not trained.num_new:
+            raise InputError("held has all samples of the task; none is left for the training")
+        super().set_pool(trained)
+
+    @property
+    def replay_size(self) -> int:
+        """How many samples a step replays: not more than are in the pool."""
+        return min(self.settings.replay_batch_size, len(self.pool) - self.pool.num_new)
+
+    def draw_replay(self) -> Tensor:
+        """Draw pool rows of B2 uniformly from the exemplars that are not held out."""
+        number, y = self.pool.num_new, self.pool.y
+        generator = self.streams.device("replay")
+        drawn = torch.randperm(len(y) - number, generator=generator, device=y.device)
+        return number + drawn[: self.replay_size]
+
+    def train_step(self, step: int) -> Tensor:
+        """Return the distilled loss of one mixed batch."""
+        return self.distilled_loss(self.mixed_batch(step), self.options.temperature)
+
+    def end_task(self, new: Samples) -> None:
+        """Correct the head, and store exemplars of all samples."""
+        assert self.whole is not None
+        if len(self.held) and self.old_classes < self.seen:
+            logits = self.predict(self.whole.inputs(self.held))[:, : self.seen]
+            found = fit_correction(logits, self.whole.y[self.held], self.old_classes)
+            self.correct_head(found)
+        self.pool, self.held = self.whole, self.held[:0]
+        super().end_task(new)
+
+    @torch.no_grad()
+    def correct_head(self, correction: Correction) -> None:
+        """Make the head's outputs of the new classes α z + β."""
+        new = slice(self.old_classes, self.seen)
+        self.head.weight[new] *= correction.alpha
+        if self.head.bias is not None:
+            self.head.bias[new] = correction.alpha * self.head.bias[new] + correction.beta
+
+    def state_dict(self) -> dict[str, Any]:
+        """Add the held-out rows."""
+        return {**super().state_dict(), "held": self.held}
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        """Restore the held-out rows, too; the pool lacks them."""
+        super().load_memory(state)
+        self.held = state["held"]
+
+
+def fit_correction(logits: Tensor, labels: Tensor, old: int) -> Correction:
+    """Return α and β for which the corrected logits have the least cross-entropy.
+
+    Args:
+        logits: Outputs of all classes seen, (B, C).
+        labels: Labels, (B,).
+        old: Number of old classes, which stay uncorrected.
+    """
+    known, new = logits.double().split([old, logits.shape[1] - old], dim=1)
+    values = torch.tensor([1.0, 0.0], dtype=torch.float64, device=logits.device, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [values],
+        max_iter=200,
+        tolerance_grad=1e-9,
+        tolerance_change=1e-14,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        alpha, beta = values
+        corrected = torch.cat([known, alpha * new + beta], dim=1)
+        pull: Tensor = RIDGE * ((alpha - 1) ** 2 + beta**2)
+        total = F.cross_entropy(corrected, labels) + pull
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    return Correction(*values.detach().tolist())

@@ -1,0 +1,252 @@
+"""DRC: dynamic residual classifiers; branches for old and new classes that are merged and fused.
+
+Source: Chen and Chang, "Dynamic Residual Classifier for Class Incremental Learning", ICCV 2023,
+with model adaptation and fusion (MAFDRC); reference code chen-xw/DRC-CIL.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gradmix._setting_types import Number, setting
+from gradmix.errors import InputError
+from gradmix.methods.base import Options, Stage
+from gradmix.methods.er import ER
+from gradmix.methods.losses import as_soft, distillation
+from gradmix.mixing.plan import Plan
+from gradmix.models.heads import grow_head
+from gradmix.models.network import check_splittable, new_linear
+from gradmix.models.two_norms import TwoNorms
+from gradmix.types import MixedBatch, Samples
+
+
+class DRCOptions(Options):
+    """The reference's values; it adapts for 70 of 200 epochs."""
+
+    adaptation: Number = setting(0.35, "Share of the epochs for new data alone.", gt=0, lt=1)
+    branches: Number = setting(0.2, "Weight of the loss of single branches.", ge=0, le=1)
+    distill_old: Number = setting(4.0, "Weight of the distillation from the old network.", ge=0)
+    distill_new: Number = setting(1.0, "Weight of the distillation from the adapted one.", ge=0)
+    temperature: Number = setting(2.0, "Temperature of both distillations.", gt=0)
+    prior: Number = setting(1.2, "Logit adjustment τ in fusion, if the setting is 0.", ge=0)
+
+
+class DRC(ER):
+    """Two light branches, for old and for new classes; adaptation, then fusion.
+
+    A branch is a BatchNorm layer on the last feature map. Both share one classifier, and their
+    outputs are added. At the start of a task, the old branch becomes the mean of both. Adaptation
+    trains on new data alone, among new classes. Fusion trains on new data and the memory, with
+    distillation from the old network and from the adapted one, and with the logarithms of the
+    classes' shares added to the logits, because old classes are rare.
+
+    Deviations: the classifier has no bias, so that its output for the sum of two embeddings is the
+    sum of two outputs; fusion uses batches B1 ∪ B2, and the shares of the classes in their soft
+    labels; both stages have the same optimizer; fusion starts from the adapted network, as the
+    reference does for CIFAR. The first old branch takes
+    over the running statistics, too, and the old network of the second task answers with the only
+    branch it has trained. (The reference adds its untrained one.) On networks without a feature
+    map the branches are BatchNorm layers on the embedding.
+
+    Mixing: fusion only. Soft labels in all cross-entropies; the old branch counts by a row's share
+    of old classes. Distillation passes the mixed input through all networks.
+    Criterion: the embedding is the sum of both branches', and the logits have the same addition as
+    in the loss.
+    """
+
+    needs_new_classes: ClassVar[bool] = True
+    online: ClassVar[bool] = False
+    row_wise: ClassVar[bool] = False  # BatchNorm and means with weights cover the whole batch
+    options_type: ClassVar[type[Options]] = DRCOptions
+    options: DRCOptions
+    grows: ClassVar[bool] = True
+    extends_network: ClassVar[bool] = True
+    model: TwoNorms
+
+    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        first = check_splittable(model, "DRC")
+        super().__init__(first, *args, **kwargs)
+        generator, device = self.streams.generator("heads"), first.head.weight.device
+        sizes = first.head.in_features, first.head.out_features
+        head = new_linear(*sizes, bias=False, generator=generator, device=device)
+        self.model = TwoNorms(first, head)
+        self.old: TwoNorms | None = None  # the network before the task
+        self.old_classes = 0
+        self.adapted: TwoNorms | None = None  # the network after adaptation
+
+    def grow(self, seen: int) -> None:
+        """From the second task on, keep the old network and merge the branches."""
+        if self.seen:
+            self.old, self.old_classes = self.frozen_copy(), self.seen
+            self.model.merge()
+        generator = self.streams.generator("heads")
+        self.model.head = grow_head(self.head, seen, generator=generator)
+
+    def frozen_copy(self) -> TwoNorms:
+        """Return a copy of the network in evaluation mode."""
+        return copy.deepcopy(self.model).requires_grad_(False).eval()
+
+    def stages(self) -> Sequence[Stage]:
+        """Return adaptation and fusion; the first task has one stage."""
+        epochs = self.settings.epochs
+        if self.old is None:
+            return [Stage("train", epochs)]
+        if self.old_classes == self.seen:  # nothing to adapt to
+            return [Stage("fusion", epochs)]
+        first = max(1, round(epochs * self.options.adaptation))
+        return [Stage("adaptation", first), Stage("fusion", max(1, epochs - first))]
+
+    def begin_stage(self, stage: Stage) -> None:
+        """Start a stage; fusion keeps the adapted network and adjusts logits by expected shares."""
+        super().begin_stage(stage)
+        if stage.name == "fusion":
+            self.adapted = self.frozen_copy() if self.old_classes < self.seen else None
+            self.adjust(self.class_shares().clamp(min=1 / len(self.pool)))
+
+    def adjust(self, shares: Tensor) -> None:
+        """Let the loss and the criterion add the logarithms of some shares to the logits."""
+        power = self.settings.logit_adjustment or self.options.prior
+        self.adjustment = power * shares.log() if power else None
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return all except the scales and shifts of the old branch."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def plan_epoch(self, new: Tensor) -> Plan | None:
+        """Plan batches of new and replayed samples; adaptation uses new ones, unmixed."""
+        if self.stage.name == "adaptation":
+            return Plan(self.pool.y[new], new)
+        return super().plan_epoch(new)
+
+    def begin_epoch(self, epoch: int, new: Tensor) -> None:
+        """Plan the batches; fusion counts their labels, which gradient partners change."""
+        super().begin_epoch(epoch, new)
+        self._count_labels()
+
+    def _count_labels(self) -> None:
+        if self.stage.name == "fusion" and self.plan is not None:
+            self.adjust(label_shares(self.plan, self.head.out_features))
+
+    def train_step(self, step: int) -> Tensor:
+        """Return the loss of the current stage."""
+        mixed = self.mixed_batch(step)
+        if self.stage.name == "adaptation":
+            return self.adaptation_loss(mixed)
+        if self.stage.name == "fusion":
+            return self.fusion_loss(mixed)
+        return self.class_loss(self.logits(mixed), mixed.targets)
+
+    def adaptation_loss(self, mixed: MixedBatch) -> Tensor:
+        """Return the cross-entropy among new classes, of the samples of new classes."""
+        labels = mixed.targets - self.old_classes
+        logits = self.logits(mixed)[:, self.old_classes :]
+        losses = self.cross_entropy(logits, labels.clamp(min=0), "none")
+        return weighted_mean(losses, labels >= 0)
+
+    def fusion_loss(self, mixed: MixedBatch) -> Tensor:
+        """Return 0.2 · branches + 0.8 · CE(z + log π) + distillation from both networks."""
+        options, known, inputs = self.options, self.old_classes, (mixed.x, mixed.mix, mixed.at)
+        old, new = (self.head(part) for part in self.model.embeddings(*inputs))
+        logits = self.adjusted(old + new)
+        joint = self.cross_entropy(logits, mixed.targets)
+        single = self.branch_loss(old, new, as_soft(mixed.targets, self.seen))
+        loss = options.branches * single + (1 - options.branches) * joint
+        for teacher, weight, outputs in (
+            (self.old, options.distill_old, slice(0, known)),
+            (self.adapted, options.distill_new, slice(known, None)),
+        ):
+            if teacher is not None:
+                with torch.no_grad():
+                    answers = teacher(*inputs)[:, outputs]
+                kept = distillation(logits[:, outputs], answers, options.temperature)
+                loss = loss + weight * kept
+        return loss
+
+    def branch_loss(self, old: Tensor, new: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of single branches: of the new one on all rows, the old on old rows.
+
+        Args:
+            old: Logits of the old branch, (B, C).
+            new: Logits of the new branch, (B, C).
+            targets: Soft labels, (B, C).
+        """
+        share = targets[:, : self.old_classes].sum(dim=1)  # (B,) of old classes
+        values = [self.cross_entropy(logits, targets, "none") for logits in (old, new)]
+        weights = [share, torch.ones_like(share)]
+        return weighted_mean(torch.cat(values), torch.cat(weights))
+
+    def end_task(self, new: Samples) -> None:
+        """Store exemplars; old network, adapted network and shares belonged to the task."""
+        self.old = self.adapted = self.adjustment = None
+        super().end_task(new)
+
+    # --- state ------------------------------------------------------------------------------
+
+    def networks(self) -> dict[str, nn.Module]:
+        """Add the old and the adapted network, while there are any."""
+        others = {"old": self.old, "adapted": self.adapted}
+        return super().networks() | {name: net for name, net in others.items() if net is not None}
+
+    def structure(self) -> dict[str, Any]:
+        """Add which networks there are, and how many classes the old one knows."""
+        return {
+            **super().structure(),
+            "two": self.model.two,
+            "old": 0 if self.old is None else self.old_classes,
+            "old_two": self.old is not None and self.old.two,
+            "adapted": self.adapted is not None,
+        }
+
+    def rebuild(self, structure: dict[str, Any]) -> None:
+        """Make networks of the saved shape."""
+        known = structure["old"]
+        if known > structure["seen"] or (known and not structure["two"]):
+            raise InputError(f"structure.old is {known}, which does not fit the other numbers")
+        self.old = self.adapted = None
+        self.old_classes, self.seen = known, structure["seen"]
+        if known:
+            self._reshape(known, two=structure["old_two"])
+            self.old = self.frozen_copy()
+        self._reshape(structure["outputs"], two=structure["two"])
+        if structure["adapted"]:
+            self.adapted = self.frozen_copy()
+
+    def _reshape(self, outputs: int, *, two: bool) -> None:
+        """Give the network a new head, and one branch or two."""
+        inputs, device = self.head.in_features, self.head.weight.device
+        generator = self.streams.generator("heads")
+        self.model.head = new_linear(inputs, outputs, False, generator=generator, device=device)
+        self.model.two = two
+
+    def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:
+        """Check that there is an adapted network in fusion, and only there."""
+        needed = stage.name == "fusion" and self.old_classes < self.seen
+        if needed != (self.adapted is not None):
+            raise InputError(f"structure.adapted does not fit the stage {stage.name!r}")
+        super().load_stage_state_dict(state, stage)
+        self._count_labels()
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Return Σ w v / Σ w; 0 if all weights are 0."""
+    return (values * weights).sum() / weights.sum().clamp(min=1e-12)
+
+
+def label_shares(plan: Plan, outputs: int) -> Tensor:
+    """Return the share of each class in the soft labels of planned batches, (C,).
+
+    One more label of every class keeps the shares above 0.
+    """
+    mass = torch.ones(outputs, device=plan.y.device)
+    if plan.partner_y is None or plan.shares is None:
+        mass += plan.y.flatten().bincount(minlength=outputs)
+    else:
+        own = plan.shares.flatten().to(mass.dtype)
+        mass.index_add_(0, plan.y.flatten(), own)
+        mass.index_add_(0, plan.partner_y.flatten(), 1 - own)
+    return mass / mass.sum()

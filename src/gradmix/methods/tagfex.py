@@ -1,0 +1,181 @@
+"""TagFex: task-specific networks learn from a task-agnostic one that sees no labels.
+
+Source: Zheng et al., "Task-Agnostic Guided Feature Expansion for Class-Incremental Learning",
+CVPR 2025; reference code bwnzheng/TagFex_CVPR2025.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gradmix._setting_types import Number, Switch, setting
+from gradmix.methods.base import Options
+from gradmix.methods.er import ER
+from gradmix.methods.losses import as_soft, contrast, fold_old_classes
+from gradmix.models.heads import align_weights, drop_output, grow_head
+from gradmix.models.network import check_splittable
+from gradmix.models.tagfex import Seen, TagFexNetwork
+from gradmix.types import Samples
+
+TEMPERATURE = 0.2  # of both contrastive losses
+TRANSFER_TEMPERATURE = 2.0
+
+
+class TagFexOptions(Options):
+    """The reference's values, except for `align`; see MEMO."""
+
+    auxiliary: Number = setting(2.0, "Weight of the new-versus-old loss.", ge=0)
+    contrast: Number = setting(1.0, "Weight of the contrastive loss of two views.", ge=0)
+    distill: Number = setting(2.0, "Weight of the distillation of task-agnostic features.", ge=0)
+    transfer: Number = setting(1.0, "Weight of the transfer to the newest network.", ge=0)
+    align: Switch = setting(0.0, "1 scales the weights of new classes to the old ones.")
+
+
+class TagFex(ER):
+    """A new network per task, and one task-agnostic network that guides it.
+
+    The task-agnostic network learns to recognise a second view of each sample (InfoNCE) and to
+    keep the features that it had (InfoNCE with its frozen copy). An attention merges its tokens
+    with the newest network's. The merged features classify the new classes, and the newest
+    network learns their answers while they are better than its own.
+
+    Deviations: exemplars are random unless `exemplar_selection` says otherwise; new classes'
+    weights are aligned only with `align=1`; each view passes the networks by itself, so BatchNorm
+    sees one view at a time; networks without a feature map have one token. Without random
+    transforms both views are the same, and the contrastive loss only spreads the samples.
+    A task without new classes continues to train the newest network.
+
+    Mixing: both views have the same partners and λ. The auxiliary loss folds the shares of old
+    classes into one. Rows count in the merged losses by their share of new classes.
+    Criterion: the embedding concatenates those of all task-specific networks.
+    """
+
+    row_wise: ClassVar[bool] = False  # each row is compared with all others
+    needs_new_classes: ClassVar[bool] = True
+    online: ClassVar[bool] = False
+    options_type: ClassVar[type[Options]] = TagFexOptions
+    options: TagFexOptions
+    grows: ClassVar[bool] = True
+    extends_network: ClassVar[bool] = True
+    model: TagFexNetwork
+
+    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        super().__init__(check_splittable(model, "TagFex"), *args, **kwargs)
+        first = check_splittable(self.model, "TagFex")
+        self.model = TagFexNetwork(first, self.streams.generator("heads"))
+
+    def grow(self, seen: int) -> None:
+        """Add a task-specific network for new classes; for the first ones there is one."""
+        generator = self.streams.generator("heads")
+        if self.seen == 0:
+            self.model.head = grow_head(self.head, seen, generator=generator)
+        elif seen > self.seen:
+            self.model.add_specific(seen, seen - self.seen, generator)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return those that are not frozen."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def views(self, step: int) -> tuple[Seen, Tensor]:
+        """Return what the networks see of both views of a batch, and soft labels, (2 B, C)."""
+        mixed = self.mixed_batch(step)
+        first = self.model.observe(mixed)
+        second = self.model.observe(self.mixed_batch(step)) if self.pool.random_views else first
+        both = (torch.cat(pair) for pair in zip(first, second, strict=True))
+        return Seen(*both), as_soft(mixed.targets, self.seen).repeat(2, 1)
+
+    def train_step(self, step: int) -> Tensor:
+        """Return CE + InfoNCE, and the losses that a second task adds."""
+        net, options = self.model, self.options
+        seen, targets = self.views(step)
+        logits = net.head(seen.embeddings)
+        loss = self.class_loss(logits, targets)
+        projected = net.projector(seen.general)
+        spread = options.contrast * contrast(projected, projected, TEMPERATURE)
+        if net.auxiliary is None:
+            return loss + spread
+        old = self.seen - (net.auxiliary.out_features - 1)
+        share = old / self.seen
+        folded = fold_old_classes(targets, old)
+        auxiliary = self.cross_entropy(net.auxiliary(seen.newest), folded)
+        return (
+            loss
+            + options.auxiliary * auxiliary
+            + (1 - share) * spread
+            + share * options.distill * self.distilled(seen)
+            + self.merged(seen, logits, targets, loss)
+        )
+
+    def distilled(self, seen: Seen) -> Tensor:
+        """Return the InfoNCE loss of the task-agnostic features with those of the last task."""
+        net = self.model
+        assert net.predictor is not None
+        assert net.old_projector is not None
+        now = net.old_projector(net.predictor(seen.general))
+        return contrast(now, net.old_projector(seen.before), TEMPERATURE)
+
+    def merged(self, seen: Seen, logits: Tensor, targets: Tensor, loss: Tensor) -> Tensor:
+        """Return the cross-entropy of the merged features, and the transfer to the network.
+
+        Both cover the new classes only. The transfer counts if the merged features have a lower
+        cross-entropy than the network.
+        """
+        net = self.model
+        if net.merge is None or net.merged_head is None:
+            return loss.new_zeros(())
+        merged: Tensor = net.merged_head(net.merge(seen.agnostic.detach(), seen.specific))
+        new = targets[:, -merged.shape[1] :]
+        shares = new.sum(dim=1, keepdim=True)  # (2 B, 1) share of new classes
+        number = shares.sum().clamp(min=1)
+        own = -(new * merged.log_softmax(dim=1)).sum() / number
+        teacher, student = (
+            (part / TRANSFER_TEMPERATURE).log_softmax(dim=1)
+            for part in (merged.detach(), logits[:, -merged.shape[1] :])
+        )
+        transfer = (shares * teacher.exp() * (teacher - student)).sum() / number
+        return own + self.options.transfer * (own < loss) * transfer
+
+    def end_task(self, new: Samples) -> None:
+        """Align the weights, if asked for, and store exemplars."""
+        auxiliary = self.model.auxiliary
+        if auxiliary is not None and auxiliary.out_features > 1 and self.options.align:
+            align_weights(self.head, self.seen - auxiliary.out_features + 1, self.seen)
+        super().end_task(new)
+
+    def drop_outputs(self, label: int) -> None:
+        """Remove the output from the auxiliary and the merged head, if they have it."""
+        super().drop_outputs(label)
+        net = self.model
+        if net.auxiliary is None:
+            return
+        new = net.auxiliary.out_features - 1
+        own = label - (self.seen - new)
+        if own < 0:
+            return
+        net.auxiliary = drop_output(net.auxiliary, own + 1)
+        if new == 1:
+            net.merge = net.merged_head = None
+        elif net.merged_head is not None:
+            net.merged_head = drop_output(net.merged_head, own)
+
+    def structure(self) -> dict[str, Any]:
+        """Add the number of task-specific networks and the outputs of the auxiliary head."""
+        auxiliary = self.model.auxiliary
+        return {
+            **super().structure(),
+            "specifics": len(self.model.specifics),
+            "auxiliary": 0 if auxiliary is None else auxiliary.out_features,
+        }
+
+    def rebuild(self, structure: dict[str, Any]) -> None:
+        """Make networks and heads of the saved number and shape."""
+        net, generator = self.model, self.streams.generator("heads")
+        while len(net.specifics) < structure["specifics"]:
+            net.add_specific(self.head.out_features, 1, generator)
+        net.head = grow_head(self.head, structure["outputs"], generator=generator)
+        if structure["auxiliary"]:
+            net.add_heads(structure["auxiliary"] - 1, generator)
+        self.seen = structure["seen"]

@@ -1,0 +1,94 @@
+"""BatchNorm with the statistics of the whole batch, whose rows are on several ranks.
+
+`torch.nn.SyncBatchNorm` does this on GPUs only. This one works on every device, also with float64
+and with ranks that have different numbers of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradmix.ranks import Ranks
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class _Sum(torch.autograd.Function):
+    """The sum of a tensor over the ranks; its gradient is the sum of their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        total = value.clone()
+        ranks.all_sum([total])
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone()
+        ctx.ranks.all_sum([total])
+        return total, None
+
+
+class SyncedBatchNorm(nn.BatchNorm2d):
+    """BatchNorm of inputs (B, C, …), normalised over the rows of all ranks while it trains.
+
+    Args:
+        like: The layer that it replaces; it takes its weights and statistics.
+        ranks: The ranks that share each batch.
+    """
+
+    def __init__(self, like: nn.Module, ranks: Ranks) -> None:
+        assert isinstance(like, BATCH_NORMS)
+        track = like.track_running_stats
+        super().__init__(like.num_features, like.eps, like.momentum, like.affine, track)
+        self.ranks = ranks
+        self.weight, self.bias = like.weight, like.bias
+        self.running_mean, self.running_var = like.running_mean, like.running_var
+        self.num_batches_tracked = like.num_batches_tracked
+        self.train(like.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised inputs."""
+        if not self.training and self.running_mean is not None:
+            mean, var = self.running_mean, self.running_var
+            return F.batch_norm(x, mean, var, self.weight, self.bias, eps=self.eps)
+        shape, dims = (1, -1, *(1,) * (x.ndim - 2)), [0, *range(2, x.ndim)]
+        wide = x if x.dtype == torch.float64 else x.float()
+        rows = wide.new_tensor([x.numel() / x.shape[1]])
+        sums = _total(torch.cat([wide.sum(dims), rows]), self.ranks)
+        mean, count = sums[:-1] / sums[-1], sums[-1].detach()
+        centred = wide - mean.view(shape)
+        variance = _total(centred.square().sum(dims), self.ranks) / count
+        self._track(mean.detach(), variance.detach() * count / (count - 1))
+        scaled = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.affine:
+            scaled = scaled * self.weight.view(shape) + self.bias.view(shape)
+        return scaled.to(x.dtype)
+
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None:
+            return
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        pace = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), pace)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), pace)
+
+
+def _total(value: Tensor, ranks: Ranks) -> Tensor:
+    total: Tensor = _Sum.apply(value, ranks)  # type: ignore[no-untyped-call]
+    return total
+
+
+def synchronise_batch_norms(model: nn.Module, ranks: Ranks) -> nn.Module:
+    """Return a network whose BatchNorm layers use the rows of all ranks; it is changed in place."""
+    if isinstance(model, BATCH_NORMS):
+        return SyncedBatchNorm(model, ranks)
+    for name, child in model.named_children():
+        setattr(model, name, synchronise_batch_norms(child, ranks))
+    return model

@@ -1,0 +1,50 @@
+"""Samples held out for measuring and for early stopping."""
+
+import numpy as np
+import pytest
+
+from gradmix.training.loop import Training
+
+
+def test_what_is_held_out_is_never_trained_on(monkeypatch, quick, rows):
+    X, y = rows(0, 1, 2)
+    X[:, 3] = np.arange(len(X))  # tells samples apart
+    trained = []
+    begin = Training._learn
+
+    def note(self, task):
+        trained.append(task.train.x[:, 3].tolist())
+        return begin(self, task)
+
+    monkeypatch.setattr(Training, "_learn", note)
+    classifier = quick(epochs=1, holdout_per_class=4)
+    classifier.partial_fit(X[:40], y[:40])
+    classifier.partial_fit(X[40:], y[40:])
+    held = classifier._learned.holdout.x[:, 3].tolist()
+    memory = classifier._learned.method.memory.x[:, 3].tolist()
+    assert len(held) == 12
+    assert not set(held) & {row for rows_ in trained for row in rows_}
+    assert not set(held) & set(memory)
+    classifier.partial_fit(X[:20] + 1000, y[:20])  # may take places in the holdout
+    assert len(classifier._learned.holdout) == 12
+
+
+def test_early_stopping_stops_at_the_best_epoch_and_gives_exemplars_back(quick, rows):
+    X, y = rows(0, 1)
+    classifier = quick(epochs=100, early_stopping=True, patience=3, lr=0.05).fit(X, y)
+    assert classifier.report_.stopped_early
+    assert classifier.report_.epochs < 100
+    classifier.partial_fit(*rows(2))
+    assert classifier._learned.method.memory.y.bincount().tolist() == [18, 18, 18]
+    assert classifier.score(*rows(0, 1, 2, seed=1)) > 0.9
+    forever = quick(epochs=3, early_stopping=True, patience=50).fit(X, y)
+    assert (forever.report_.epochs, forever.report_.stopped_early) == (3, False)
+
+
+@pytest.mark.parametrize("memory", [{"exemplars_per_class": 1}, {"memory_total": 4}], ids=str)
+def test_early_stopping_with_no_exemplar_to_spare(memory, quick, rows):
+    if "memory_total" in memory:
+        memory = {**memory, "exemplars_per_class": None}
+    classifier = quick(early_stopping=True, **memory).partial_fit(*rows(0, 1, 2))
+    classifier.partial_fit(*rows(3))
+    assert classifier._learned.method.memory.y.bincount().tolist() == [1, 1, 1, 1]

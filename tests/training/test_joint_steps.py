@@ -1,0 +1,130 @@
+"""Two and three gloo ranks against one process: the same run, apart from the order of sums."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradmix.methods import METHODS
+
+JOB = Path(__file__).with_name("rank_job.py")
+
+ACCEPTANCE = {
+    f"{method}-{mix}": {"method": method, "mix": mix}
+    for method in ("er", "der", "foster", "memo")
+    for mix in ("mixup", "gradmix+")
+}
+ACCEPTANCE["er-gradmix+"]["epochs"] = 3
+FLOAT32 = {f"{name}-float32": {**case, "dtype": "float32"} for name, case in ACCEPTANCE.items()}
+AUGMENTED = {"transforms": True}
+ONE_DEVICE = ("x-der",)  # they refuse several ranks
+OTHERS = {
+    "der-none": {"method": "der", "mix": "none"},
+    "der++-none": {"method": "der++", "mix": "none"},
+    "der++-augmented": {"method": "der++", "mix": "gradmix+", **AUGMENTED},
+    "er-augmented": {"method": "er", "mix": "gradmix+", **AUGMENTED},
+    "er-balanced": {"method": "er", "mix": "class-balanced:cutmix:remix", **AUGMENTED},
+    "er-cutmix": {"method": "er", "mix": "gradient:cutmix:remix"},
+    "er-manifold": {"method": "er", "mix": "manifold-mixup", **AUGMENTED},
+    "er-manifold-gradient": {"method": "er", "mix": "gradient:manifold:remix"},
+    "er-herding": {"method": "er", "mix": "none", "selection": "herding"},
+    "er-settings": {
+        "method": "er",
+        "mix": "mixup",
+        "settings": {"clip_norm": 0.5, "label_smoothing": 0.1, "optimizer": "adam"},
+    },
+    "foster-mixed": {"method": "foster", "mix": "gradmix+", "options": {"mix_compression": 1.0}},
+    "mir": {"method": "mir", "mix": "gradmix+", **AUGMENTED},
+    "aser": {"method": "aser", "mix": "none"},
+    "icarl": {"method": "icarl", "mix": "gradmix+"},
+    "der-expandable": {"method": "der-expandable", "mix": "gradmix+"},
+    "gss": {"method": "gss", "mix": "mixup"},
+    "gss-stream": {"method": "gss-stream", "mix": "mixup"},
+    "er-adjusted": {"method": "er", "mix": "gradmix+", "settings": {"logit_adjustment": 1.0}},
+    "er-ace": {"method": "er-ace", "mix": "gradmix+"},
+    "a-gem": {"method": "a-gem", "mix": "none", "epochs": 2},
+    "bic": {"method": "bic", "mix": "mixup"},
+    "gdumb": {"method": "gdumb", "mix": "mixup", "options": {"passes": 1.0}},
+    "ewc": {"method": "ewc", "mix": "none"},
+    "er-batch-norm": {"method": "er", "mix": "gradmix+", "batch_norm": True},
+    "der++-batch-norm": {"method": "der++", "mix": "mixup", "batch_norm": True},
+    "mir-batch-norm": {"method": "mir", "mix": "none", "batch_norm": True},
+    "dytox": {"method": "dytox", "mix": "none", "tolerance": 1e-6},  # computes in float32
+    "finetune": {"method": "finetune", "mix": "mixup"},
+    "joint": {"method": "joint", "mix": "none"},
+}
+OTHERS |= {
+    f"every-{name}": {"method": name, "mix": "none", **AUGMENTED}
+    for name, info in METHODS.items()
+    if info.build.trains
+    and name not in {*ONE_DEVICE, *(case["method"] for case in OTHERS.values())}
+}
+CASES = {
+    **{name: {**case, "sizes": [1, 2, 3]} for name, case in {**ACCEPTANCE, **FLOAT32}.items()},
+    **{name: {**case, "sizes": [1, 3]} for name, case in OTHERS.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Train all cases on 1, 2 and 3 ranks; return a function that loads the results of one."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "cases.json").write_text(json.dumps(CASES))
+    subprocess.run(
+        [sys.executable, str(JOB), str(folder)],
+        check=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+    def load(name):
+        if name == "moved":
+            return [torch.load(folder / f"moved-{rank}.pt", weights_only=True) for rank in (0, 1)]
+        sizes = CASES[name]["sizes"]
+        places = [(size, rank) for size in sizes for rank in sorted({0, size - 1})]
+        paths = [folder / f"{name}-{size}-{rank}.pt" for size, rank in places]
+        return [torch.load(path, weights_only=True) for path in paths]
+
+    return load
+
+
+@pytest.mark.parametrize("name", [*ACCEPTANCE, *OTHERS])
+def test_a_run_does_not_depend_on_the_number_of_ranks(name, results):
+    one, *others = results(name)
+    assert torch.isfinite(one["weights"]).all()
+    most = CASES[name].get("tolerance", 1e-12)
+    for other in others:
+        torch.testing.assert_close(other["weights"], one["weights"], rtol=0, atol=most)
+        torch.testing.assert_close(other["losses"], one["losses"], rtol=0, atol=most)
+        for part in ("exemplars", "labels", "counts", "correct"):
+            assert torch.equal(other[part], one[part]), part
+        assert len(other["tables"]) == len(one["tables"])
+        assert all(map(torch.equal, other["tables"], one["tables"]))
+
+
+def test_a_job_moves_from_one_to_three_to_two_ranks(results):
+    one = results("er-gradmix+")[0]
+    for moved in results("moved"):
+        torch.testing.assert_close(moved["weights"], one["weights"], rtol=0, atol=1e-12)
+        for part in ("exemplars", "labels", "counts"):
+            assert torch.equal(moved[part], one[part]), part
+
+
+def test_the_default_mix_has_pair_tables(results):
+    tables = results("er-gradmix+")[0]["tables"]
+    assert any(table.any() for table in tables if table.dtype == torch.bool)
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+def test_in_float32_the_ranks_agree_and_metrics_differ_by_at_most_one_sample(name, results):
+    one, two, also_two, three, also_three = results(name)
+    assert torch.equal(two["weights"], also_two["weights"])
+    assert torch.equal(three["weights"], also_three["weights"])
+    for other in (two, three):
+        assert torch.equal(other["exemplars"], one["exemplars"])
+        torch.testing.assert_close(other["losses"], one["losses"], rtol=0, atol=1e-4)
+        assert int((other["correct"] - one["correct"]).abs().sum(dim=(1, 2)).max()) <= 1

@@ -1,0 +1,153 @@
+"""Processes of one run: what is refused, how they end, and what a killed one leaves behind."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gradmix.errors import InputError
+from gradmix.training.build import make_fabric
+from gradmix.training.launch import Devices, open_job
+
+DIGITS = ("run", "--data", "digits", "--seeds", "0", "--threads", "1")
+
+
+@pytest.mark.parametrize(
+    "started",
+    [{"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4"}, {"SLURM_STEP_NUM_TASKS": "4"}],
+)
+def test_independent_jobs_under_torchrun_or_srun_are_refused(started, monkeypatch):
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=r"one of 4 processes .* give devices="):
+        make_fabric("cpu", "32-true")
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "2"])
+def test_an_impossible_number_of_devices(value):
+    with pytest.raises(InputError, match=r"devices is .*; give a whole number of 1 or more"):
+        Devices(value)
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "message"),
+    [
+        ("cpu", Devices(1, 2), "nodes is 2; start the command on every node with torchrun"),
+        ("cpu", Devices(2), "start this program with torchrun or srun"),
+    ],
+)
+def test_devices_that_need_another_start(device, wanted, message):
+    with pytest.raises(InputError, match=message), open_job(device, "32-true", wanted):
+        raise AssertionError("the job must not start")
+
+
+def test_one_device_is_alone():
+    with open_job("cpu", "32-true", Devices()) as job:
+        assert job.ranks.alone
+
+
+def gradmix(folder, *options):
+    """Start a command of gradmix; its messages go to a file."""
+    command = "from gradmix.cli import main; main()"
+    with open(folder / "messages", "w") as messages:
+        return subprocess.Popen(
+            [sys.executable, "-c", command, *DIGITS, "--out", str(folder / "out"), *options],
+            stdout=subprocess.DEVNULL,
+            stderr=messages,
+            start_new_session=True,
+        )
+
+
+def ranks_of(process):
+    """Return the process ids of the other ranks."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                with open(f"/proc/{entry}/stat") as stat:
+                    parent = int(stat.read().rsplit(")", 1)[1].split()[1])
+                with open(f"/proc/{entry}/cmdline", "rb") as line:
+                    is_rank = b"spawn_main" in line.read()
+            except OSError:
+                continue
+            if parent == process.pid and is_rank:
+                found.append(int(entry))
+    return sorted(found)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def result_of(folder):
+    (path,) = (folder / "out").glob("digits*.json")
+    result = json.loads(path.read_text())
+    return {name: result[name] for name in ("accuracy", "epochs", "pair_counts", "tasks")}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="finds processes in /proc")
+def test_a_rank_is_killed_ten_times(tmp_path):
+    """The job ends within 10 s with one message, and its result has the bits of a whole run."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    options = ("--epochs", "40", "--devices", "3")
+    assert gradmix(whole, *options).wait(600) == 0
+    chance, kills = random.Random(0), 0
+    while True:
+        process = gradmix(killed, *options)
+        until = time.monotonic() + 60
+        while len(ranks_of(process)) < 2 and time.monotonic() < until and process.poll() is None:
+            time.sleep(0.05)
+        ranks = [process.pid, *ranks_of(process)]
+        if kills == 10:
+            assert process.wait(600) == 0
+            break
+        time.sleep(chance.uniform(0, 20))
+        if process.poll() is not None:  # it was faster: compare it, and start anew
+            assert process.returncode == 0
+            assert result_of(killed) == result_of(whole)
+            shutil.rmtree(killed / "out")
+            continue
+        rank = chance.randrange(3)
+        os.kill(ranks[rank], signal.SIGKILL)
+        kills, started = kills + 1, time.monotonic()
+        while any(map(alive, ranks)) and time.monotonic() - started < 30:
+            process.poll()
+            time.sleep(0.05)
+        seconds = time.monotonic() - started
+        process.wait(30)
+        assert seconds < 10, (kills, rank, (killed / "messages").read_text())
+        lines = [line for line in (killed / "messages").read_text().splitlines() if "ended" in line]
+        assert len(lines) == 1, lines
+        assert lines[0].endswith("the same command resumes from the last checkpoint")
+        assert f"rank {rank} ended" in lines[0]
+        assert "Traceback" not in (killed / "messages").read_text()
+    assert result_of(killed) == result_of(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="finds processes in /proc")
+def test_ctrl_c_ends_all_ranks(tmp_path):
+    process = gradmix(tmp_path, "--epochs", "2000", "--devices", "2")
+    while not ranks_of(process):
+        time.sleep(0.1)
+    ranks = ranks_of(process)
+    while not (tmp_path / "out" / "running").exists():  # it trains
+        time.sleep(0.1)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert not any(map(alive, ranks))
+    assert "the same command resumes" in (tmp_path / "messages").read_text()
