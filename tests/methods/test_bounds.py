@@ -52,18 +52,11 @@ def test_the_others_lie_between_the_bounds(method, bounds, learned):
 @pytest.mark.parametrize("head", ["fixed", "growing"])
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
 def test_joint_starts_every_task_from_the_initial_weights(
-    network, head, assert_same, make_training
+    network, head, assert_same, make_training, weights_at_starts
 ):
     run = make_training("joint", network=network, head=head)
     initial = copy.deepcopy(run.method.model.state_dict())
-    begin, starts = run.method.begin_stage, []
-
-    def begin_stage(stage):
-        begin(stage)
-        starts.append(copy.deepcopy(run.method.model.state_dict()))
-
-    run.method.begin_stage = begin_stage
-    run.finish()
+    starts = weights_at_starts(run)
     assert len(starts) == 3
     for task, state in enumerate(starts):
         rows = 2 if head == "growing" else 6
