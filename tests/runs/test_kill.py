@@ -3,6 +3,7 @@
 import os
 import random
 import runpy
+import signal
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -29,18 +30,29 @@ def config(method, **changes):
 # --- in a process of its own ---------------------------------------------------------------------
 
 
-def whole_run(method, out, checkpoint, epochs):
-    """Run to the end, from a checkpoint if there is one; half of the time goes into saving it."""
+def whole_run(method, out, checkpoint, epochs, dies=False):
+    """Run to the end, from a checkpoint if there is one; half of the time goes into saving it.
+
+    A run that dies kills itself three events after it has written a checkpoint.
+    """
     checkpoints.EVERY_SECONDS, checkpoints.SHARE = 0.02, 0.5
     checkpoints.FIRST_GUESS = (0.0, 1e99)
-    trainings = []
+    trainings, events_left = [], 3
 
     def prepare(*given):
         trainings.append(prepared(*given))
         return trainings[0]
 
+    def die(*_):
+        nonlocal events_left
+        if checkpoint.exists():
+            events_left -= 1
+        if not events_left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     prepared, runs.prepare = runs.prepare, prepare  # this process makes one run
-    result = runs.run(config(method, epochs=epochs), checkpoint=checkpoint)
+    on_event = die if dies else None
+    result = runs.run(config(method, epochs=epochs), on_event, checkpoint=checkpoint)
     write_state_file(out, "ending", ending(result, trainings[0]))
     if checkpoint is not None:
         os.unlink(checkpoint)
@@ -94,7 +106,7 @@ def finish(process):
 
 
 def killed_after(process, seconds):
-    """Kill a process after a while; whether it was still running."""
+    """Kill a process after a while, None: never; whether it was killed, perhaps by itself."""
     process.join(seconds)
     process.kill()
     process.join()
@@ -110,11 +122,8 @@ def names(folder):
 def test_killed_once(tmp_path, method, undisturbed):
     expected, _ = undisturbed(method, 3)
     saved, out = tmp_path / "saved", tmp_path / "ending"
-    process = start(method, out, saved, 3)
-    while not saved.exists():
-        time.sleep(0.002)
-        assert process.is_alive()
-    assert killed_after(process, 0.01)
+    assert killed_after(start(method, out, saved, 3, True), seconds=None)
+    assert saved.exists()
     assert not out.exists()
     finish(start(method, out, saved, 3))
     assert out.read_bytes() == expected
