@@ -11,24 +11,23 @@ from gradmix.errors import FileError, FileInUseError, GradMixError
 from gradmix.files import locked
 
 HOLD = """
-import sys, time
+import sys
 from gradmix.files import locked
 with locked(sys.argv[1]):
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.read()  # until the test ends
 """
 
 
 @pytest.fixture
 def holder(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "f")], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "f")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes)
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
-    process.wait()
-    process.stdout.close()
+    process.communicate()
 
 
 def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path, holder):
@@ -57,8 +56,12 @@ def test_waiting_says_so_and_ends(tmp_path, holder):
     ):
         pass
     assert time.monotonic() - started >= 0.2
-    threading.Timer(0.1, holder.kill).start()
-    with locked(tmp_path / "f", timeout=None, on_wait=lambda: said.append("again")):
+
+    def kill_holder():
+        said.append("again")
+        holder.kill()
+
+    with locked(tmp_path / "f", timeout=None, on_wait=kill_holder):
         pass
     assert said == ["waiting", "again"]
 

@@ -8,12 +8,12 @@ import pytest
 from gradmix.runs.store import ResultStore
 
 OTHER = """
-import sys, time
+import sys
 from gradmix.runs.store import try_to_lock
 from pathlib import Path
 lock = try_to_lock(Path(sys.argv[1]))
 print("mine" if lock else "taken", flush=True)
-time.sleep(60)
+sys.stdin.read()  # until the test ends
 """
 
 
@@ -32,7 +32,8 @@ def other_process():
 
     def start(path):
         command = [sys.executable, "-c", OTHER, str(path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, **pipes)
         return process, process.stdout.readline().strip()
 
     return start

@@ -26,7 +26,7 @@ def test_every_answer_once(jobs):
 def test_answers_come_when_they_are_there(tmp_path):
     def work(number):  # pickled by value, as the workers cannot import a test
         while number == 0 and not (tmp_path / "2").exists():
-            time.sleep(0.5)
+            time.sleep(0.02)
         (tmp_path / str(number)).touch()
         return number
 
@@ -60,20 +60,25 @@ def test_leaving_early_ends_the_workers():
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no signal masks")
-def test_ctrl_c_reaches_no_worker():
+def test_ctrl_c_reaches_no_worker(tmp_path):
     # In a process of its own, which has not started workers before.
     script = """
-import os, signal, time
+import os, signal, sys, time
+from pathlib import Path
 from gradmix.runs.workers import compute, loky_engine
 
+folder = Path(sys.argv[1])
+
 def blocks_ctrl_c(_):
-    time.sleep(0.2)  # so that one worker does not do it all
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) < 2:  # so that one worker does not do it all
+        time.sleep(0.02)
     return os.getpid(), signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 if __name__ == "__main__":
-    print(dict(compute(blocks_ctrl_c, range(4), loky_engine(2))))
+    print(dict(compute(blocks_ctrl_c, range(2), loky_engine(2))))
 """
-    command = [sys.executable, "-c", script]
+    command = [sys.executable, "-c", script, str(tmp_path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     blocked = ast.literal_eval(answer.stdout)
     assert list(blocked.values()) == [True, True]
