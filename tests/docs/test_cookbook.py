@@ -69,7 +69,7 @@ def here(folder, plugins, monkeypatch):
 def gradmix(folder, *args, code=USUAL, expect=0):
     """Run the program in the folder, and return its output."""
     command = [sys.executable, "-c", code, *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=1200)
     assert done.returncode == expect, done.stderr
     return done.stdout
 
@@ -116,7 +116,7 @@ def test_reproduce_has_rows_of_plugins_and_leaves_them_out_if_they_are_missing(f
     page = folder / "pages" / "main-er-small.md"
     assert "my-er-ace + other-class:linear:remix" in page.read_text(encoding="utf-8")
     command = [sys.executable, "-c", USUAL, "reproduce", *map(str, what), "--mix", "none"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=1200)
     assert done.returncode == 0, done.stderr
     assert "rows of 'my-er-ace' are left out: unknown method 'my-er-ace'" in done.stderr
     gradmix(folder, "reproduce", *what, "--mix", "mixup", "--import", "my_plugins")

@@ -423,7 +423,7 @@ def test_a_worker_that_dies_once_costs_nothing(store):
     store.create()
     killer = kill_whoever_computes(store, configs[1], times=1)
     sweep = run_sweep(configs, store, jobs=2)
-    killer.join(timeout=10)
+    killer.join(timeout=120)
     assert not killer.is_alive()
     assert sweep.count("done", "kept") == 4  # kept: saved just before the other worker died
     assert files(store) == sorted([MARKER, *(store.path_of(c).name for c in configs)])
@@ -435,7 +435,7 @@ def test_a_run_that_always_kills_its_worker_is_named_and_the_others_go_on(store)
     store.create()
     killer = kill_whoever_computes(store, configs[1], times=2)
     sweep = run_sweep(configs, store, jobs=2)
-    killer.join(timeout=10)
+    killer.join(timeout=120)
     assert (sweep.count("done", "kept"), sweep.count("failed")) == (3, 1)
     (failure,) = sweep.failures
     assert failure.config["seed"] == 1

@@ -77,7 +77,7 @@ def results(tmp_path_factory):
     subprocess.run(
         [sys.executable, str(JOB), str(folder)],
         check=True,
-        timeout=300,
+        timeout=1200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
