@@ -4,8 +4,10 @@ import math
 import os
 import shutil
 import signal
+import textwrap
 from collections import defaultdict
 from itertools import combinations
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -65,6 +67,24 @@ def plugins():
     for table, content in zip(tables, before, strict=True):
         table.clear()
         (table.extend if isinstance(table, list) else table.update)(content)
+
+
+@pytest.fixture(scope="session")
+def forked():
+    """Return a function that starts a process that executes code with given names.
+
+    The process is forked from one that has only imported things, so it starts in milliseconds.
+    """
+    context = get_context("forkserver")
+    imported = ["gradmix.runs.run", "sklearn.datasets", "lightning_fabric", "pytest"]
+    context.set_forkserver_preload(imported)
+
+    def start(code, **names):
+        process = context.Process(target=exec, args=(textwrap.dedent(code), names), daemon=True)
+        process.start()
+        return process
+
+    return start
 
 
 # --- pairwise sampling of large products ---------------------------------------------------------

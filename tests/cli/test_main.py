@@ -96,11 +96,9 @@ def interrupt_twice(command, ready, between):
     return process.returncode, errors
 
 
-@pytest.mark.parametrize(
-    "between",
-    [pytest.param(0.0, marks=pytest.mark.slow), 0.01, pytest.param(0.1, marks=pytest.mark.slow)],
-)
-@pytest.mark.parametrize("command", ["run", pytest.param("sweep", marks=pytest.mark.slow)])
+@pytest.mark.slow  # `test_ctrl_c_keeps_what_is_finished` presses it twice, too
+@pytest.mark.parametrize("between", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("command", ["run", "sweep"])
 def test_a_second_ctrl_c_prints_no_traceback(program, tmp_path, command, between):
     def ready(process):
         while not list(tmp_path.glob("running/*")):

@@ -1,9 +1,8 @@
 """One writer at a time, and a lock that ends with its process."""
 
-import subprocess
-import sys
 import threading
 import time
+from multiprocessing import Pipe
 
 import pytest
 
@@ -11,23 +10,22 @@ from gradmix.errors import FileError, FileInUseError, GradMixError
 from gradmix.files import locked
 
 HOLD = """
-import sys
 from gradmix.files import locked
-with locked(sys.argv[1]):
-    print("held", flush=True)
-    sys.stdin.read()  # until the test ends
+with locked(path):
+    answer.send("held")
+    answer.recv()  # never: it is killed
 """
 
 
 @pytest.fixture
-def holder(tmp_path):
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "f")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, **pipes)
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.communicate()
+def holder(tmp_path, forked):
+    ours, theirs = Pipe()
+    with ours, theirs:
+        process = forked(HOLD, path=tmp_path / "f", answer=theirs)
+        assert ours.recv() == "held"
+        yield process
+        process.kill()
+        process.join()
 
 
 def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path, holder):
@@ -39,7 +37,7 @@ def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path, holder)
     with locked(tmp_path / "g"):  # another file
         pass
     holder.kill()
-    holder.wait()
+    holder.join()
     with locked(tmp_path / "f"):
         pass
     assert not list(tmp_path.iterdir())

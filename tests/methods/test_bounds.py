@@ -43,7 +43,10 @@ def test_the_bounds_are_far_apart(bounds):
     assert min(upper) > 0.8
 
 
-@pytest.mark.parametrize("method", REPLAYING)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "dytox")) for name in REPLAYING],
+)
 def test_the_others_lie_between_the_bounds(method, bounds, learned):
     ours = sum(learned(method, **SETTINGS.get(method, {})))
     assert sum(bounds["finetune"]) + 0.3 < ours <= sum(bounds["joint"]) + 0.1

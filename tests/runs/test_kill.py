@@ -2,12 +2,10 @@
 
 import os
 import random
-import runpy
 import signal
 import time
 from contextlib import suppress
 from dataclasses import asdict
-from multiprocessing import get_context
 
 import pytest
 
@@ -71,24 +69,18 @@ def in_order(value):
     return value
 
 
-context = get_context("forkserver")  # forks from a process that has only imported things
-context.set_forkserver_preload(
-    ["gradmix.runs.run", "sklearn.datasets", "lightning_fabric", "pytest"]
-)
-
-
-def start(*given):
-    """Run this file in a new process, to its last lines."""
-    process = context.Process(target=runpy.run_path, args=(__file__, {"GIVEN": given}, "killable"))
-    process.start()
-    return process
-
-
 # --- the tests -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def undisturbed(tmp_path):
+def start(forked):
+    """Return a function that runs this file in a new process, to its last lines."""
+    code = "import runpy; runpy.run_path(file, {'GIVEN': given}, 'killable')"
+    return lambda *given: forked(code, file=__file__, given=given)
+
+
+@pytest.fixture
+def undisturbed(tmp_path, start):
     """All bits of a run that is never stopped and writes no checkpoint, and its seconds."""
 
     def of(method, epochs):
@@ -118,8 +110,11 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_killed_once(tmp_path, method, undisturbed):
+@pytest.mark.parametrize(
+    "method",
+    ["er", "foster", *(pytest.param(m, marks=pytest.mark.slow) for m in ("der", "mir", "memo"))],
+)  # the others stop without a kill, in `test_faults_at_random_events`
+def test_killed_once(tmp_path, method, start, undisturbed):
     expected, _ = undisturbed(method, 3)
     saved, out = tmp_path / "saved", tmp_path / "ending"
     assert killed_after(start(method, out, saved, 3, True), seconds=None)
@@ -132,7 +127,7 @@ def test_killed_once(tmp_path, method, undisturbed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_killed_at_random_moments(tmp_path, method, undisturbed):
+def test_killed_at_random_moments(tmp_path, method, start, undisturbed):
     """Again and again, at any time from the first moment on, until it was killed 50 times."""
     expected, seconds = undisturbed(method, EPOCHS)
     chance = random.Random(method)

@@ -19,7 +19,11 @@ ACCEPTANCE = {
     for mix in ("mixup", "gradmix+")
 }
 ACCEPTANCE["er-gradmix+"]["epochs"] = 3
-FLOAT32 = {f"{name}-float32": {**case, "dtype": "float32"} for name, case in ACCEPTANCE.items()}
+FLOAT32 = {
+    f"{name}-float32": {**case, "dtype": "float32"}
+    for name, case in ACCEPTANCE.items()
+    if case["mix"] == "gradmix+"
+}
 AUGMENTED = {"transforms": True}
 ONE_DEVICE = ("x-der",)  # they refuse several ranks
 OTHERS = {
