@@ -67,9 +67,10 @@ OTHERS |= {
     if info.build.trains
     and name not in {*ONE_DEVICE, *(case["method"] for case in OTHERS.values())}
 }
+ON_TWO_RANKS = {name for name, case in ACCEPTANCE.items() if case["mix"] == "gradmix+"}
 CASES = {
-    **{name: {**case, "sizes": [1, 2, 3]} for name, case in {**ACCEPTANCE, **FLOAT32}.items()},
-    **{name: {**case, "sizes": [1, 3]} for name, case in OTHERS.items()},
+    name: {**case, "sizes": [1, 2, 3] if name in {*ON_TWO_RANKS, *FLOAT32} else [1, 3]}
+    for name, case in {**ACCEPTANCE, **FLOAT32, **OTHERS}.items()
 }
 
 
