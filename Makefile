@@ -17,7 +17,7 @@ test: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist loadfile
 
 test-all: $(INSTALLED)
-	$(BIN)/pytest -n 2 --dist loadfile -m ""
+	$(BIN)/pytest -n 2 --dist loadfile -m "" --hypothesis-profile explore
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

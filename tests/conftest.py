@@ -4,12 +4,15 @@ import math
 import os
 import shutil
 import signal
+import textwrap
 from collections import defaultdict
 from itertools import combinations
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from lightning_fabric import Fabric
 from torch import nn
@@ -30,8 +33,13 @@ collect_ignore = ["smoke.py"]  # make wheel runs it
 
 torch.set_num_threads(1)  # as many tests run at once as there are cores
 os.environ["GRADMIX_OFFLINE"] = "1"
-hypothesis_settings.register_profile("gradmix", deadline=None)
-hypothesis_settings.load_profile("gradmix")
+anywhere = hypothesis_settings(
+    deadline=None,  # machines may be slow
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+hypothesis_settings.register_profile("explore", anywhere)  # new examples, for make test-all
+hypothesis_settings.register_profile("same-examples", anywhere, derandomize=True)
+hypothesis_settings.load_profile("same-examples")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in background jobs of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or Ctrl-C could not be tested
 
@@ -61,6 +69,24 @@ def plugins():
         (table.extend if isinstance(table, list) else table.update)(content)
 
 
+@pytest.fixture(scope="session")
+def forked():
+    """Return a function that starts a process that executes code with given names.
+
+    The process is forked from one that has only imported things, so it starts in milliseconds.
+    """
+    context = get_context("forkserver")
+    imported = ["gradmix.runs.run", "sklearn.datasets", "lightning_fabric", "pytest"]
+    context.set_forkserver_preload(imported)
+
+    def start(code, **names):
+        process = context.Process(target=exec, args=(textwrap.dedent(code), names), daemon=True)
+        process.start()
+        return process
+
+    return start
+
+
 # --- pairwise sampling of large products ---------------------------------------------------------
 
 
@@ -75,9 +101,14 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark as slow what the pairwise samples do not need."""
+    """Mark as slow what the pairwise samples do not need; repeat a failed test in a browser once.
+
+    A browser on a busy machine can be too slow for a test. A defect fails twice.
+    """
     families = defaultdict(list)
     for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("pairwise"):
             families[item.parent.nodeid, item.originalname].append(item)
     for family in families.values():
@@ -401,6 +432,11 @@ def browser():
     if not found:
         pytest.skip("no browser: install chromium, or set GRADMIX_CHROMIUM to a chromium's path")
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]  # containers have a small /dev/shm
+        launch = started.chromium.launch
+        try:
+            chromium = launch(executable_path=found, args=arguments, timeout=180_000)
+        except playwright.Error as error:
+            pytest.skip(f"no browser: {found} does not start: {error}")
         yield chromium
         chromium.close()

@@ -81,7 +81,7 @@ def test_real_avalanche(tmp_path):
     settings = ["--samples", "200", "--epochs", "1", "--seeds", "0"]
     path = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [*command, *settings], capture_output=True, text=True, env=path, timeout=300, check=False
+        [*command, *settings], capture_output=True, text=True, env=path, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "seed 0: average accuracy 0." in done.stdout

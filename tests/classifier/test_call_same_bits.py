@@ -25,6 +25,7 @@ def same(equal):
     return same
 
 
+@pytest.mark.slow  # tests/cli/test_learn.py continues in another process, too
 def test_two_calls_in_two_processes(tmp_path, configuration, in_processes, one_call, one_run, same):
     settings = {"data": "digits", "method": "er", "mix": "gradmix+", "device": "cpu", "epochs": 1}
     settings["increments"] = [5, 5]
@@ -52,7 +53,8 @@ def test_five_calls_in_five_processes_on_mnist(
 @pytest.mark.parametrize("method", TRAINED)
 def test_every_method_on_digits(tmp_path, method, configuration, one_call, one_run, same):
     mix = "mixup" if method in WITHOUT_GRADIENTS else "gradmix+"
-    config = configuration("digits", method, mix, epochs=1, increments=(4, 3, 3), device="cpu")
+    settings = {"epochs": 1, "increments": (4, 3, 3), "device": "cpu", "batch_size": 64}
+    config = configuration("digits", method, mix, **settings)
     ending = one_run(config)
     for task in range(3):
         one_call(config, task, tmp_path / "f")

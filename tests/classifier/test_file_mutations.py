@@ -203,14 +203,14 @@ def test_altered_files(originals, tmp_path, count):
             write_altered(chance, original, path)
         except InputError:  # it cannot be written
             continue
-        started = time.perf_counter()
+        started = time.process_time()  # a busy machine does not count
         classifier, message = loaded(path)
         if classifier is None:
             refused += 1
             assert str(path) in message
         else:
             assert np.isfinite(classifier.predict_proba(X)).all()
-        slowest = max(slowest, time.perf_counter() - started)
+        slowest = max(slowest, time.process_time() - started)
         if classifier is not None and number % 4 == 0:  # the next call works, or says why not
             with suppress(GradMixError):
                 classifier.set_params(epochs=1).partial_fit(*more)

@@ -5,7 +5,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_matrix
@@ -302,7 +302,7 @@ anything = st.one_of(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(bad=anything, labels=anything)
 @pytest.mark.filterwarnings("ignore")
 def test_anything_at_all(digest, quick, of_rows, bad, labels):

@@ -132,10 +132,16 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(scope="module")
+def saved(learned, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "f"
+    learned(("red", "green")).save(path)
+    return path
+
+
 @pytest.mark.parametrize("case", DAMAGE)
-def test_damaged_pictures_are_refused(case, tmp_path, learned):
-    learned(("red", "green")).save(tmp_path / "f")
-    state = read_state_file(tmp_path / "f", "classifier")
+def test_damaged_pictures_are_refused(case, tmp_path, saved):
+    state = read_state_file(saved, "classifier")
     state["pictures"] = DAMAGE[case](state["pictures"])
     write_state_file(tmp_path / "g", "classifier", state)
     with pytest.raises(FileError, match="pictures"):

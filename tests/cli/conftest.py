@@ -63,6 +63,6 @@ def shell():
 
     def call(*args, **kwargs):
         command = [*PROGRAM, *map(str, args)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+        return subprocess.run(command, capture_output=True, text=True, timeout=1200, **kwargs)
 
     return call

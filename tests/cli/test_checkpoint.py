@@ -2,41 +2,34 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from gradmix.training import checkpoint
 
-OFTEN = """
+DIES = """
+import os, signal
 from gradmix.training import checkpoint
+
+note, events_left = checkpoint.Checkpoint.note, 3
+
+def die_later(saved, event):
+    global events_left
+    note(saved, event)
+    events_left -= saved.path.exists()
+    if not events_left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint.Checkpoint.note = die_later
 checkpoint.EVERY_SECONDS, checkpoint.SHARE = 0.02, 0.5
 checkpoint.FIRST_GUESS = (0.0, 1e99)
 from gradmix.cli import main
 main()
 """
 WHAT = ["--data", "digits", "--mix", "gradmix+", "--epochs", "3", "--batch-size", "64"]
-
-
-def program(*args):
-    """The real program, that saves often."""
-    return subprocess.Popen(
-        [sys.executable, "-c", OFTEN, *map(str, args)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def kill_once_saved(process, folder):
-    while not list(folder.glob("*.checkpoint")):
-        time.sleep(0.002)
-        assert process.poll() is None
-    process.kill()
-    process.communicate()
-    assert process.returncode == -9
 
 
 def content(folder):
@@ -46,9 +39,12 @@ def content(folder):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """A folder of results with the checkpoint of a run that was killed."""
+    """A folder of results with the checkpoint of a run that was killed three events later."""
     out = tmp_path_factory.mktemp("killed") / "out"
-    kill_once_saved(program("run", *WHAT, "--out", out), out)
+    command = [sys.executable, "-c", DIES, "run", *WHAT, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert list(out.glob("*.checkpoint"))
     return out
 
 

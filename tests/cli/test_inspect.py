@@ -43,6 +43,7 @@ def test_terminals_that_cannot_show_a_name_show_something_else(model, tmp_path, 
     assert "modèle-日: ".encode(encoding, "replace").decode(encoding) in done.stdout
 
 
+@pytest.mark.slow  # above, the name of a class is no text
 def test_a_file_whose_name_is_no_text(model, tmp_path, shell):
     link = tmp_path / os.fsdecode(b"\xff")
     try:

@@ -92,15 +92,13 @@ def interrupt_twice(command, ready, between):
     process.send_signal(signal.SIGINT)
     time.sleep(between)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     return process.returncode, errors
 
 
-@pytest.mark.parametrize(
-    "between",
-    [pytest.param(0.0, marks=pytest.mark.slow), 0.01, pytest.param(0.1, marks=pytest.mark.slow)],
-)
-@pytest.mark.parametrize("command", ["run", pytest.param("sweep", marks=pytest.mark.slow)])
+@pytest.mark.slow  # `test_ctrl_c_keeps_what_is_finished` presses it twice, too
+@pytest.mark.parametrize("between", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("command", ["run", "sweep"])
 def test_a_second_ctrl_c_prints_no_traceback(program, tmp_path, command, between):
     def ready(process):
         while not list(tmp_path.glob("running/*")):
@@ -115,18 +113,28 @@ def test_a_second_ctrl_c_prints_no_traceback(program, tmp_path, command, between
 
 
 @pytest.mark.parametrize(
-    "moment", [0.1, *(pytest.param(m, marks=pytest.mark.slow) for m in (0.0, 0.3, 0.6, 1.0))]
-)
-def test_ctrl_c_during_the_imports_prints_no_traceback(moment, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = "from gradmix.cli import main; print('ready', flush=True); main()"
-    command = [sys.executable, "-c", code, "run", "--data", "digits", "--epochs", "2000"]
+    "module", ["torch", *(pytest.param(m, marks=pytest.mark.slow) for m in ("typer", "torch.nn"))]
+)  # torch swallows an interrupt while it imports numpy
+def test_ctrl_c_during_the_imports_prints_no_traceback(module, tmp_path):
+    code = """
+import os, signal, sys
+from gradmix.cli import main
 
-    def ready(process):
-        process.stdout.readline()
-        time.sleep(0.02 + moment)  # main has started
+class InterruptedTwice:
+    def find_spec(name, *_):
+        if name == module:
+            sys.meta_path.remove(InterruptedTwice)
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
 
-    returned, errors = interrupt_twice(command, ready, 0.01)
-    assert returned == 130
-    assert "Traceback" not in errors
-    assert "KeyboardInterrupt" not in errors
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, InterruptedTwice)
+main()
+"""
+    command = [sys.executable, "-c", code, module, "run", "--data", "digits", "--epochs", "2000"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    assert "KeyboardInterrupt" not in done.stderr

@@ -35,7 +35,7 @@ def test_it_serves_until_ctrl_c(model, program):
         with urllib.request.urlopen(f"{address}/health") as answer:
             assert answer.status == 200
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) in (0, 130)
+        assert running.wait(120) in (0, 130)
         assert running.stderr.read() == ""
 
 

@@ -139,6 +139,17 @@ def _samples():
     return samples
 
 
+@pytest.fixture(scope="session")
+def everyone():
+    """Return a function that returns the current data and the memory together."""
+
+    def everyone():
+        memory, current = samples()
+        return tuple(torch.cat(parts) for parts in zip(current, memory, strict=True))
+
+    return everyone
+
+
 @pytest.fixture(scope="session", name="seeded")
 def _seeded():
     return seeded

@@ -12,15 +12,6 @@ from gradmix.errors import InputError
 
 
 @pytest.fixture(scope="session")
-def everyone(samples):
-    def everyone():
-        memory, current = samples()
-        return tuple(torch.cat(parts) for parts in zip(current, memory, strict=True))
-
-    return everyone
-
-
-@pytest.fixture(scope="session")
 def literal(one_hot, gradient):
     def literal(model, x, y):
         gradients = [gradient(model, False, *s) for s in zip(x, one_hot(y), strict=True)]

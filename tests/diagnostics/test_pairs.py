@@ -12,15 +12,6 @@ LAMBDAS = (0.0, 0.3, 0.5, 1.0)
 
 
 @pytest.fixture(scope="session")
-def everyone(samples):
-    def everyone():
-        memory, current = samples()
-        return tuple(torch.cat(parts) for parts in zip(current, memory, strict=True))
-
-    return everyone
-
-
-@pytest.fixture(scope="session")
 def scores_of(samples):
     def scores_of(model, **settings):
         memory, current = samples()

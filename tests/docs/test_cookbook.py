@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,23 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gradmix.cli.commands import app
+from gradmix.training import checkpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "cookbook.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 KINDS = ("method", "mix", "partners", "blend", "labels", "model", "dataset", "metric", "logger")
-KILLED = """
-import os, signal
-from gradmix.training import checkpoint
-checkpoint.EVERY_SECONDS, checkpoint.SHARE, checkpoint.FIRST_GUESS = 0.0, 1e9, (0.0, 1e99)
-save = checkpoint.Checkpoint.save
-def save_and_die(self):
-    save(self)
-    if self._training.position.task == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-checkpoint.Checkpoint.save = save_and_die
-from gradmix.cli import main
-main()
-"""
 USUAL = "from gradmix.cli import main; main()"
 
 
@@ -66,15 +53,14 @@ def here(folder, plugins, monkeypatch):
     sys.modules.pop("my_plugins", None)
 
 
-def gradmix(folder, *args, code=USUAL, expect=0):
-    """Run the program in the folder, and return its output."""
-    command = [sys.executable, "-c", code, *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
-    assert done.returncode == expect, done.stderr
-    return done.stdout
+def gradmix(folder, *args):
+    """Run the program in the folder."""
+    command = [sys.executable, "-c", USUAL, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=1200)
+    assert done.returncode == 0, done.stderr
 
 
-WHAT = ["--import", "my_plugins", "--data", "digits", "--epochs", "2"]
+WHAT = ["--import", "my_plugins", "--data", "digits", "--epochs", "1"]
 OWN = ["--method", "my-er-ace", "--mix", "other-class:linear:remix"]
 
 
@@ -85,24 +71,46 @@ def accuracies(folder, store):
     }
 
 
-def test_a_killed_run_resumes_and_workers_know_the_plugins(folder, here):
-    gradmix(folder, "sweep", *WHAT, *OWN, "--seeds", 0, 1, "--jobs", 2, "--out", "whole")
-    run = ["run", *WHAT, *OWN, "--out", "killed"]
-    gradmix(folder, *run, code=KILLED, expect=-signal.SIGKILL)
-    assert list((folder / "killed").glob("*.checkpoint"))
+@pytest.fixture(scope="module")
+def whole(folder):
+    """The results of a sweep with two workers: two methods and two seeds."""
+    seeds = ("--seeds", 0, 1, "--jobs", 2)
+    gradmix(folder, "sweep", *WHAT, *OWN, "--method", "er", *seeds, "--out", "whole")
+    return accuracies(folder, "whole")
+
+
+class StoppedError(Exception):
+    """In place of a crash."""
+
+
+def test_a_stopped_run_resumes_and_workers_know_the_plugins(folder, here, whole, monkeypatch):
+    run = ["run", *WHAT, *OWN, "--out", "stopped"]
+    save = checkpoint.Checkpoint.save
+
+    def save_and_stop(saved):
+        save(saved)
+        if saved._training.position.task == 2:
+            raise StoppedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "SHARE", 1e9)  # after every task
+        patch.setattr(checkpoint.Checkpoint, "save", save_and_stop)
+        with pytest.raises(StoppedError):
+            here(*run)
+    assert list((folder / "stopped").glob("*.checkpoint"))
     here(*run)
-    (killed,) = accuracies(folder, "killed").items()
-    assert killed in accuracies(folder, "whole").items()
-    assert len(accuracies(folder, "whole")) == 2
+    (stopped,) = accuracies(folder, "stopped").items()
+    assert stopped in whole.items()
+    assert len(whole) == 4
 
 
+@pytest.mark.usefixtures("whole")
 def test_results_and_report_compare_plugins_without_importing_them(folder, here):
-    gradmix(folder, "run", *WHAT, *OWN, "--method", "er", "--seeds", 0, 1, "--out", "both")
-    text = here("results", "both", "--against", "method=er")
+    text = here("results", "whole", "--against", "method=er")
     assert "my-er-ace" in text
     assert "other-class" in text
     assert "Δ method=er" in text
-    here("report", "both", "--against", "er")
+    here("report", "whole", "--against", "er")
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "my-er-ace + other-class:linear:remix" in page
     assert "Δ er" in page
@@ -116,7 +124,7 @@ def test_reproduce_has_rows_of_plugins_and_leaves_them_out_if_they_are_missing(f
     page = folder / "pages" / "main-er-small.md"
     assert "my-er-ace + other-class:linear:remix" in page.read_text(encoding="utf-8")
     command = [sys.executable, "-c", USUAL, "reproduce", *map(str, what), "--mix", "none"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=1200)
     assert done.returncode == 0, done.stderr
     assert "rows of 'my-er-ace' are left out: unknown method 'my-er-ace'" in done.stderr
     gradmix(folder, "reproduce", *what, "--mix", "mixup", "--import", "my_plugins")

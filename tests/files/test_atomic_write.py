@@ -1,9 +1,7 @@
 """Whole files or none, whatever happens while they are written."""
 
 import os
-import subprocess
 import sys
-import textwrap
 import threading
 
 import pytest
@@ -63,23 +61,24 @@ def test_nothing_changes_if_the_writer_is_interrupted(tmp_path, error):
 
 
 @pytest.mark.parametrize("at", ["write", "fsync", "replace"])
-def test_a_killed_writer_leaves_the_old_file_and_the_next_one_clears_up(tmp_path, at):
+def test_a_killed_writer_leaves_the_old_file_and_the_next_one_clears_up(tmp_path, at, forked):
     path = tmp_path / "a"
     path.write_text("old")
-    code = f"""
+    code = """
         import os, signal
         from gradmix.files import atomic_write as atomic
         def die(*_):
             os.kill(os.getpid(), signal.SIGKILL)
-        with atomic.replacing({str(path)!r}) as file:
+        with atomic.replacing(path) as file:
             file.write(b"half")
             file.flush()
-            if {at!r} == "write":
+            if at == "write":
                 die()
-            setattr(os, {at!r}, die)
+            setattr(os, at, die)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
-    assert done.returncode == -9
+    killed = forked(code, path=path, at=at)
+    killed.join()
+    assert killed.exitcode == -9
     assert path.read_text() == "old"
     assert len(names(tmp_path)) == 2
     write_text(tmp_path / "b", "another file's writer leaves it alone")

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save as save_safetensors
 from xxhash import xxh3_128
@@ -32,9 +32,7 @@ from gradmix.files._container import (
 )
 from gradmix.files._tensors import to_buffers
 
-quick = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80
-)
+quick = settings(max_examples=80)
 BOMB = 1 << 26  # bytes that a compressed member would take
 
 

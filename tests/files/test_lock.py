@@ -1,9 +1,8 @@
 """One writer at a time, and a lock that ends with its process."""
 
-import subprocess
-import sys
 import threading
 import time
+from multiprocessing import Pipe
 
 import pytest
 
@@ -11,24 +10,22 @@ from gradmix.errors import FileError, FileInUseError, GradMixError
 from gradmix.files import locked
 
 HOLD = """
-import sys, time
 from gradmix.files import locked
-with locked(sys.argv[1]):
-    print("held", flush=True)
-    time.sleep(60)
+with locked(path):
+    answer.send("held")
+    answer.recv()  # never: it is killed
 """
 
 
 @pytest.fixture
-def holder(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "f")], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
+def holder(tmp_path, forked):
+    ours, theirs = Pipe()
+    with ours, theirs:
+        process = forked(HOLD, path=tmp_path / "f", answer=theirs)
+        assert ours.recv() == "held"
+        yield process
+        process.kill()
+        process.join()
 
 
 def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path, holder):
@@ -40,7 +37,7 @@ def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path, holder)
     with locked(tmp_path / "g"):  # another file
         pass
     holder.kill()
-    holder.wait()
+    holder.join()
     with locked(tmp_path / "f"):
         pass
     assert not list(tmp_path.iterdir())
@@ -57,8 +54,12 @@ def test_waiting_says_so_and_ends(tmp_path, holder):
     ):
         pass
     assert time.monotonic() - started >= 0.2
-    threading.Timer(0.1, holder.kill).start()
-    with locked(tmp_path / "f", timeout=None, on_wait=lambda: said.append("again")):
+
+    def kill_holder():
+        said.append("again")
+        holder.kill()
+
+    with locked(tmp_path / "f", timeout=None, on_wait=kill_holder):
         pass
     assert said == ["waiting", "again"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmix import __version__
@@ -18,11 +18,7 @@ from gradmix.files import read_manifest, read_state_file, write_state_file
 from gradmix.files._tensors import DTYPES
 from gradmix.files._values import DEPTH
 
-in_one_folder = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
-    max_examples=60,
-)
+in_one_folder = settings(max_examples=60)
 
 
 def bits(tensor):

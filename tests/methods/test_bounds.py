@@ -43,7 +43,10 @@ def test_the_bounds_are_far_apart(bounds):
     assert min(upper) > 0.8
 
 
-@pytest.mark.parametrize("method", REPLAYING)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "dytox")) for name in REPLAYING],
+)
 def test_the_others_lie_between_the_bounds(method, bounds, learned):
     ours = sum(learned(method, **SETTINGS.get(method, {})))
     assert sum(bounds["finetune"]) + 0.3 < ours <= sum(bounds["joint"]) + 0.1
@@ -52,18 +55,11 @@ def test_the_others_lie_between_the_bounds(method, bounds, learned):
 @pytest.mark.parametrize("head", ["fixed", "growing"])
 @pytest.mark.parametrize("network", ["mlp", "resnet"])
 def test_joint_starts_every_task_from_the_initial_weights(
-    network, head, assert_same, make_training
+    network, head, assert_same, make_training, weights_at_starts
 ):
     run = make_training("joint", network=network, head=head)
     initial = copy.deepcopy(run.method.model.state_dict())
-    begin, starts = run.method.begin_stage, []
-
-    def begin_stage(stage):
-        begin(stage)
-        starts.append(copy.deepcopy(run.method.model.state_dict()))
-
-    run.method.begin_stage = begin_stage
-    run.finish()
+    starts = weights_at_starts(run)
     assert len(starts) == 3
     for task, state in enumerate(starts):
         rows = 2 if head == "growing" else 6

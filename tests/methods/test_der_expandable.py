@@ -68,22 +68,8 @@ def test_a_new_network_is_a_copy_of_the_last_with_a_new_classifier(assert_same, 
     assert net.auxiliary.weight.shape == (3, 12)  # two new classes, and all old as one
 
 
-def test_the_loss_by_hand(make, one_step):
-    """Heads that answer the same to everything: the classes' mean losses, and the folded one's."""
-    run = make(exemplars=3, options={"auxiliary": 0.5})
-    run.stop_in_task(1)
-    method, net = run.method, run.method.model
-    z, a = [0.3, -0.2, 0.9, 0.1], [0.4, -0.6, 0.2]
-    for head, outputs in ((net.head, z), (net.auxiliary, a)):
-        nn.init.zeros_(head.weight)
-        with torch.no_grad():
-            head.bias.copy_(torch.tensor(outputs))
-    method.draw_replay = lambda: torch.tensor([24, 28])  # one of class 0, one of class 1
-    assert method.pool.y[[0, 23, 24, 28]].tolist() == [2, 3, 0, 1]
-    loss = one_step(method, torch.tensor([0, 23]))
-    total = math.log(sum(map(math.exp, z))) - sum(z) / 4
-    folded = math.log(sum(map(math.exp, a))) - (2 * a[0] + a[1] + a[2]) / 4
-    assert loss.item() == pytest.approx(total + 0.5 * folded, rel=1e-5)
+def test_the_loss_by_hand(make, assert_auxiliary_loss):
+    assert_auxiliary_loss(make(exemplars=3, options={"auxiliary": 0.5}))
 
 
 def test_the_classifier_s_loss_by_hand(make, one_step):

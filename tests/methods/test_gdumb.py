@@ -36,17 +36,10 @@ def test_samples_outside_the_memory_change_nothing(mix, make_training, assert_sa
     assert_same(other.method.state_dict(), run.method.state_dict())
 
 
-def test_every_task_starts_from_the_initial_weights(make_training, assert_same):
+def test_every_task_starts_from_the_initial_weights(make_training, assert_same, weights_at_starts):
     run = make_training("gdumb", options={"passes": 1.0})
     initial = copy.deepcopy(run.method.model.state_dict())
-    begin, starts = run.method.begin_stage, []
-
-    def begin_stage(stage):
-        begin(stage)
-        starts.append(copy.deepcopy(run.method.model.state_dict()))
-
-    run.method.begin_stage = begin_stage
-    run.finish()
+    starts = weights_at_starts(run)
     assert len(starts) == 3
     for start in starts:
         assert_same(start, initial)

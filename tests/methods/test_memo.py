@@ -128,22 +128,9 @@ def test_distillation_by_hand():
     assert distillation(teacher, teacher).item() == pytest.approx(entropy)
 
 
-def test_the_loss_by_hand(benchmark, make_training, one_step):
-    """Heads that answer the same to everything: the classes' mean losses, and the folded one's."""
-    run = make_training("memo", benchmark=benchmark, exemplars=3, options={"auxiliary": 0.5})
-    run.stop_in_task(1)
-    method, net = run.method, run.method.model
-    z, a = [0.3, -0.2, 0.9, 0.1], [0.4, -0.6, 0.2]
-    for head, outputs in ((net.head, z), (net.auxiliary, a)):
-        nn.init.zeros_(head.weight)
-        with torch.no_grad():
-            head.bias.copy_(torch.tensor(outputs))
-    method.draw_replay = lambda: torch.tensor([24, 28])  # one of class 0, one of class 1
-    assert method.pool.y[[0, 23, 24, 28]].tolist() == [2, 3, 0, 1]
-    loss = one_step(method, torch.tensor([0, 23]))
-    total = math.log(sum(map(math.exp, z))) - sum(z) / 4
-    folded = math.log(sum(map(math.exp, a))) - (2 * a[0] + a[1] + a[2]) / 4
-    assert loss.item() == pytest.approx(total + 0.5 * folded, rel=1e-5)
+def test_the_loss_by_hand(benchmark, make_training, assert_auxiliary_loss):
+    options = {"auxiliary": 0.5}
+    assert_auxiliary_loss(make_training("memo", benchmark=benchmark, exemplars=3, options=options))
 
 
 @pytest.mark.parametrize("align", [1.0, 0.0])

@@ -31,8 +31,14 @@ class Own(nn.Module):
         return self.classify(self.norm(self.stem(x)).relu().flatten(1))
 
 
-@pytest.mark.parametrize("head", ["fixed", "growing"])
-@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize(
+    ("method", "head"),
+    [
+        *((method, "growing") for method in OTHERS),
+        ("er", "fixed"),
+        *(pytest.param(name, "fixed", marks=pytest.mark.slow) for name in OTHERS if name != "er"),
+    ],
+)
 def test_learns_with_a_module_of_the_user_s_own(method, head, blobs, make_training):
     mix = "gradmix+" if find_method(method).replays else "mixup"
     run = make_training(

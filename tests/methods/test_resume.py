@@ -39,20 +39,24 @@ def check_resume(assert_same, assert_same_events):
 
 
 @pytest.mark.parametrize(
-    ("mixed", "head"),
+    ("mixed", "head", "stride"),
     [
-        (True, "growing"),
-        pytest.param(True, "fixed", marks=pytest.mark.slow),
-        pytest.param(False, "growing", marks=pytest.mark.slow),
-        pytest.param(False, "fixed", marks=pytest.mark.slow),
+        (True, "growing", 3),  # a step, the end of an epoch, the end of a task
+        *(
+            pytest.param(mixed, head, 1, marks=pytest.mark.slow)
+            for mixed in (True, False)
+            for head in ("growing", "fixed")
+        ),
     ],
 )
 @pytest.mark.parametrize("method", TRAINED)
-def test_resume_is_exact_at_every_event(method, mixed, head, blobs, check_resume, make_training):
+def test_resume_is_exact_at_every_event(
+    method, mixed, head, stride, blobs, check_resume, make_training
+):
     benchmark = blobs(SIZES)
     mix = ("gradmix+" if METHODS[method].build.replays else "mixup") if mixed else "none"
     settings = {"head": head, "epochs": 2, "exemplars": 2, "options": OPTIONS.get(method)}
-    check_resume(lambda: make_training(method, mix, benchmark=benchmark, **settings))
+    check_resume(lambda: make_training(method, mix, benchmark=benchmark, **settings), stride=stride)
 
 
 @pytest.mark.parametrize("method", TRAINED)
@@ -61,7 +65,7 @@ def test_resume_is_exact_with_batch_norm(method, blobs, check_resume, make_train
     options = OPTIONS.get(method)
     check_resume(
         lambda: make_training(method, "none", "resnet", benchmark=benchmark, options=options),
-        stride=2,
+        stride=4,
     )
 
 
@@ -83,14 +87,14 @@ def test_a_state_needs_no_network_of_the_same_weights(method, blobs, check_resum
             options=OPTIONS.get(method),
         )
 
-    check_resume(lambda: make(1), lambda: make(2), stride=2)
+    check_resume(lambda: make(1), lambda: make(2), stride=4)
 
 
 @pytest.mark.parametrize("method", TRAINED)
 def test_resume_with_a_memory_of_fixed_size(method, blobs, check_resume, make_training):
     benchmark = blobs(SIZES)
     settings = {"memory": {"total": 7}, "options": OPTIONS.get(method)}
-    check_resume(lambda: make_training(method, benchmark=benchmark, **settings), stride=2)
+    check_resume(lambda: make_training(method, benchmark=benchmark, **settings), stride=4)
 
 
 @pytest.mark.parametrize(

@@ -77,24 +77,11 @@ def test_a_shorter_stage_has_its_own_cosine():
     ("method", "options"),
     [*(("er", options) for options in OPTIONS), *((method, "all") for method in TRAINED[1:])],
 )
-def test_resume_is_exact(
-    method, options, make_training, blobs, assert_same, assert_same_events, tmp_path
-):
-    """At the third event of the second task: in the middle of an epoch."""
-
+def test_resume_is_exact(method, options, make_training, blobs, assert_resumes):
     def make():
         return make_training(method, benchmark=blobs(SIZES), epochs=2, **OPTIONS[options])
 
-    whole = make()
-    events = whole.events()
-    for event in events:
-        if isinstance(event, StepDone) and (event.task, event.epoch, event.step) == (1, 1, 1):
-            break
-    torch.save(whole.state_dict(), tmp_path / "state")
-    resumed = make()
-    resumed.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
-    assert_same_events(resumed.finish(), list(events))
-    assert_same(resumed.state_dict(), whole.state_dict())
+    assert_resumes(make)
 
 
 @pytest.mark.parametrize("norm", [1e-3, 1e3])

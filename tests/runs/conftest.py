@@ -1,19 +1,16 @@
 """Stores, and other processes that use them."""
 
-import subprocess
-import sys
+from multiprocessing import Pipe
 
 import pytest
 
 from gradmix.runs.store import ResultStore
 
 OTHER = """
-import sys, time
 from gradmix.runs.store import try_to_lock
-from pathlib import Path
-lock = try_to_lock(Path(sys.argv[1]))
-print("mine" if lock else "taken", flush=True)
-time.sleep(60)
+lock = try_to_lock(path)
+answer.send("mine" if lock else "taken")
+answer.recv()  # never: it is killed
 """
 
 
@@ -24,15 +21,23 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def other_process():
+def other_process(forked):
     """Return a function that starts a process which tries to lock a run and stays.
 
     It returns the process, and whether the run is "mine" or "taken".
     """
 
-    def start(path):
-        command = [sys.executable, "-c", OTHER, str(path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        return process, process.stdout.readline().strip()
+    pipes, processes = [], []
 
-    return start
+    def start(path):
+        pipes.append(Pipe())
+        processes.append(forked(OTHER, path=path, answer=pipes[-1][1]))
+        return processes[-1], pipes[-1][0].recv()
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.join()
+    for ends in pipes:
+        for end in ends:
+            end.close()

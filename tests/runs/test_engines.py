@@ -64,16 +64,18 @@ def test_more_devices_than_there_are_is_refused(monkeypatch):
         loky_engine(2, devices_per_run=2)
 
 
-def test_each_worker_sees_its_own_devices(monkeypatch):
-    def visible(seconds):
+def test_each_worker_sees_its_own_devices(monkeypatch, tmp_path):
+    def visible(number):
         import os
         import time
 
-        time.sleep(seconds)
+        (tmp_path / str(number)).touch()
+        while not (tmp_path / str(1 - number)).exists():  # so that one worker does not do both
+            time.sleep(0.02)
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    assert set(compute(visible, [0.5, 0.5], loky_engine(2, devices_per_run=2))) == {"0,1", "2,3"}
+    assert set(compute(visible, [0, 1], loky_engine(2, devices_per_run=2))) == {"0,1", "2,3"}
 
 
 def test_a_slot_belongs_to_one_worker(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def without_times(result):
 
 @pytest.mark.parametrize("method", TRAINED)
 def test_evaluations_do_not_change_training(benchmark, method):
-    config = quick(method=method)
+    config = quick(method=method, batch_size=100)
     often = config.with_changes(evaluate_every_steps=3, evaluate_every_epochs=1)
     measured = run(often, benchmark=benchmark)
     assert without_times(measured) == without_times(run(config, benchmark=benchmark))

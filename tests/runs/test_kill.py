@@ -2,11 +2,10 @@
 
 import os
 import random
-import runpy
+import signal
 import time
 from contextlib import suppress
 from dataclasses import asdict
-from multiprocessing import get_context
 
 import pytest
 
@@ -29,18 +28,29 @@ def config(method, **changes):
 # --- in a process of its own ---------------------------------------------------------------------
 
 
-def whole_run(method, out, checkpoint, epochs):
-    """Run to the end, from a checkpoint if there is one; half of the time goes into saving it."""
+def whole_run(method, out, checkpoint, epochs, dies=False):
+    """Run to the end, from a checkpoint if there is one; half of the time goes into saving it.
+
+    A run that dies kills itself three events after it has written a checkpoint.
+    """
     checkpoints.EVERY_SECONDS, checkpoints.SHARE = 0.02, 0.5
     checkpoints.FIRST_GUESS = (0.0, 1e99)
-    trainings = []
+    trainings, events_left = [], 3
 
     def prepare(*given):
         trainings.append(prepared(*given))
         return trainings[0]
 
+    def die(*_):
+        nonlocal events_left
+        if checkpoint.exists():
+            events_left -= 1
+        if not events_left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     prepared, runs.prepare = runs.prepare, prepare  # this process makes one run
-    result = runs.run(config(method, epochs=epochs), checkpoint=checkpoint)
+    on_event = die if dies else None
+    result = runs.run(config(method, epochs=epochs), on_event, checkpoint=checkpoint)
     write_state_file(out, "ending", ending(result, trainings[0]))
     if checkpoint is not None:
         os.unlink(checkpoint)
@@ -59,24 +69,18 @@ def in_order(value):
     return value
 
 
-context = get_context("forkserver")  # forks from a process that has only imported things
-context.set_forkserver_preload(
-    ["gradmix.runs.run", "sklearn.datasets", "lightning_fabric", "pytest"]
-)
-
-
-def start(*given):
-    """Run this file in a new process, to its last lines."""
-    process = context.Process(target=runpy.run_path, args=(__file__, {"GIVEN": given}, "killable"))
-    process.start()
-    return process
-
-
 # --- the tests -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def undisturbed(tmp_path):
+def start(forked):
+    """Return a function that runs this file in a new process, to its last lines."""
+    code = "import runpy; runpy.run_path(file, {'GIVEN': given}, 'killable')"
+    return lambda *given: forked(code, file=__file__, given=given)
+
+
+@pytest.fixture
+def undisturbed(tmp_path, start):
     """All bits of a run that is never stopped and writes no checkpoint, and its seconds."""
 
     def of(method, epochs):
@@ -94,7 +98,7 @@ def finish(process):
 
 
 def killed_after(process, seconds):
-    """Kill a process after a while; whether it was still running."""
+    """Kill a process after a while, None: never; whether it was killed, perhaps by itself."""
     process.join(seconds)
     process.kill()
     process.join()
@@ -106,15 +110,15 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_killed_once(tmp_path, method, undisturbed):
+@pytest.mark.parametrize(
+    "method",
+    ["er", "foster", *(pytest.param(m, marks=pytest.mark.slow) for m in ("der", "mir", "memo"))],
+)  # the others stop without a kill, in `test_faults_at_random_events`
+def test_killed_once(tmp_path, method, start, undisturbed):
     expected, _ = undisturbed(method, 3)
     saved, out = tmp_path / "saved", tmp_path / "ending"
-    process = start(method, out, saved, 3)
-    while not saved.exists():
-        time.sleep(0.002)
-        assert process.is_alive()
-    assert killed_after(process, 0.01)
+    assert killed_after(start(method, out, saved, 3, True), seconds=None)
+    assert saved.exists()
     assert not out.exists()
     finish(start(method, out, saved, 3))
     assert out.read_bytes() == expected
@@ -123,7 +127,7 @@ def test_killed_once(tmp_path, method, undisturbed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_killed_at_random_moments(tmp_path, method, undisturbed):
+def test_killed_at_random_moments(tmp_path, method, start, undisturbed):
     """Again and again, at any time from the first moment on, until it was killed 50 times."""
     expected, seconds = undisturbed(method, EPOCHS)
     chance = random.Random(method)

@@ -164,7 +164,7 @@ def test_a_checkpoint_is_a_file(tmp_path):
 @pytest.mark.parametrize("method", ["er", "mir", "gss", "der", "icarl"])
 def test_streamed_images_give_the_same_result_as_in_memory(tmp_path, method):
     write_photos(tmp_path)
-    settings = {"method": method, "model": "resnet18-narrow", "increments": (2, 1), "epochs": 2}
+    settings = {"method": method, "model": "resnet18-tiny", "increments": (2, 1), "epochs": 2}
     settings |= {"lr": 0.01, "transforms": (), "batch_size": 8, "exemplars_per_class": 4, "seed": 3}
     config = config_for(f"folder:{tmp_path}", **settings)
     results = [

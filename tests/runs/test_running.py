@@ -2,9 +2,6 @@
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,18 +16,16 @@ def test_one_process_at_a_time_and_the_next_when_it_is_killed(store, other_proce
     config = config_for("digits")
     path = store.path / "running" / store.path_of(config).stem
     first, answer = other_process(path)
-    try:
-        assert answer == "mine"
-        assert store.lock(config) is None
-        assert not store.free_if_abandoned(config)
-        second, answer = other_process(path)
-        second.kill()
-        second.communicate()
-        assert answer == "taken"
-        assert store.lock(config) is None
-    finally:
-        first.send_signal(signal.SIGKILL)
-        first.communicate()
+    assert answer == "mine"
+    assert store.lock(config) is None
+    assert not store.free_if_abandoned(config)
+    second, answer = other_process(path)
+    second.kill()
+    second.join()
+    assert answer == "taken"
+    assert store.lock(config) is None
+    first.kill()
+    first.join()
     assert path.exists()
     assert store.free_if_abandoned(config)
     assert not path.exists()
@@ -69,12 +64,11 @@ def test_a_full_disk_names_the_progress_file(store, monkeypatch):
     assert caught.value.filename == str(lock.path)
 
 
-def test_processes_that_want_one_lock_get_it_one_after_another(tmp_path):
+def test_processes_that_want_one_lock_get_it_one_after_another(tmp_path, forked):
     code = """
-import os, sys
-from pathlib import Path
+import os
 from gradmix.runs.store import try_to_lock
-path, guard, done = Path(sys.argv[1]), Path(sys.argv[2]), 0
+done = 0
 while done < 20:
     lock = try_to_lock(path)
     if lock:
@@ -83,9 +77,11 @@ while done < 20:
             guard.unlink()
         done += 1
 """
-    arguments = [sys.executable, "-c", code, tmp_path / "running" / "x", tmp_path / "guard"]
-    processes = [subprocess.Popen(arguments) for _ in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
+    paths = {"path": tmp_path / "running" / "x", "guard": tmp_path / "guard"}
+    processes = [forked(code, **paths) for _ in range(2)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ def test_every_method_learns_or_says_that_it_cannot(name, scenario):
         with pytest.raises(InputError, match=r"needs new classes in every task; give scenario"):
             quick(**changes)
         return
-    result = run(quick(**changes, epochs=3))
+    epochs = 3 if name == "gdumb" else 2  # it trains on the memory alone
+    result = run(quick(**changes, epochs=epochs))
     assert result.metrics["final_accuracy"] > 0.3  # chance is 0.1
 
 

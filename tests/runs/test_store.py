@@ -139,7 +139,7 @@ def test_tidying_removes_what_the_dead_left_and_nothing_else(other_process, stor
         (store.path / "failed" / f".{name}.abcdefgh.tmp").write_text("half")
     process, _ = other_process(store.path / "running" / store.path_of(dead).stem)
     process.kill()
-    process.communicate()
+    process.join()
     with store.lock(alive):
         store.tidy()
         kept, stem = store.path_of(alive).name, store.path_of(alive).stem

@@ -25,23 +25,23 @@ def serving(path):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)
         listening.close()
 
 
 @contextmanager
 def opened(browser, address, *, expected=(), **options):
     """A page, ready; it must report no errors except expected ones, and ask no other server."""
-    context = browser.new_context(**options)
-    page = context.new_page()
     trouble, requests = [], []
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("console", lambda line: trouble.append(line.text) if line.type != "log" else None)
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(address)
-    page.wait_for_selector("html[data-ready]")
-    yield page
-    context.close()
+    with browser.new_context(**options) as context:
+        context.set_default_timeout(120_000)  # ms; a busy machine takes its time
+        page = context.new_page()
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("console", lambda line: trouble.append(line.text) if line.type != "log" else None)
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]")
+        yield page
     assert [text for text in trouble if not any(part in text for part in expected)] == []
     assert all(url.startswith((address, "blob:")) for url in requests)
 
