@@ -21,7 +21,6 @@ ACCEPTANCE = {
 ACCEPTANCE["er-gradmix+"]["epochs"] = 3
 FLOAT32 = {f"{name}-float32": {**case, "dtype": "float32"} for name, case in ACCEPTANCE.items()}
 AUGMENTED = {"transforms": True}
-ONE_DEVICE = ("x-der",)  # they refuse several ranks
 OTHERS = {
     "der-none": {"method": "der", "mix": "none"},
     "der++-none": {"method": "der++", "mix": "none"},
@@ -60,8 +59,7 @@ OTHERS = {
 OTHERS |= {
     f"every-{name}": {"method": name, "mix": "none", **AUGMENTED}
     for name, info in METHODS.items()
-    if info.build.trains
-    and name not in {*ONE_DEVICE, *(case["method"] for case in OTHERS.values())}
+    if info.build.trains and name not in {case["method"] for case in OTHERS.values()}
 }
 CASES = {
     **{name: {**case, "sizes": [1, 2, 3]} for name, case in {**ACCEPTANCE, **FLOAT32}.items()},

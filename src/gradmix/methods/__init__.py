@@ -29,7 +29,6 @@ from gradmix.methods.mir import MIR
 from gradmix.methods.scr import SCR
 from gradmix.methods.tagfex import TagFex
 from gradmix.methods.wa import WA
-from gradmix.methods.x_der import XDER
 
 __all__ = [
     "AGEM",
@@ -46,7 +45,6 @@ __all__ = [
     "MIR",
     "SCR",
     "WA",
-    "XDER",
     "BiC",
     "DERExpandable",
     "DERPlusPlus",
@@ -91,7 +89,6 @@ METHODS: dict[str, MethodInfo] = {
     ),
     "der": MethodInfo("replays old outputs", "Buzzega et al., NeurIPS 2020", DER),
     "der++": MethodInfo("old outputs and labels", "Buzzega et al., NeurIPS 2020", DERPlusPlus),
-    "x-der": MethodInfo("old outputs of all classes", "Boschini et al., TPAMI 2022", XDER),
     "foster": MethodInfo("boosting and compression", "Wang et al., ECCV 2022", FOSTER),
     "der-expandable": MethodInfo("a network per task", "Yan et al., CVPR 2021", DERExpandable),
     "memo": MethodInfo("a special block per task", "Zhou et al., ICLR 2023", MEMO),
