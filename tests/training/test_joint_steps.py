@@ -52,7 +52,7 @@ OTHERS = {
     "er-batch-norm": {"method": "er", "mix": "gradmix+", "batch_norm": True},
     "der++-batch-norm": {"method": "der++", "mix": "mixup", "batch_norm": True},
     "mir-batch-norm": {"method": "mir", "mix": "none", "batch_norm": True},
-    "dytox": {"method": "dytox", "mix": "none", "tolerance": 1e-6},  # computes in float32
+    "dytox": {"method": "dytox", "mix": "none"},
     "finetune": {"method": "finetune", "mix": "mixup"},
     "joint": {"method": "joint", "mix": "none"},
 }

@@ -26,8 +26,6 @@ class AGEM(ER):
     memory. The reference gradient stays unmixed. Criterion: as in ER.
     """
 
-    adjusts_gradients = True
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._reference: list[Tensor | None] = []  # from `train_step` to `adjust_gradients`
@@ -46,19 +44,15 @@ class AGEM(ER):
         """Return the gradient of a random batch from the memory, for each trained parameter."""
         x, y = self.pool.batch(self.draw_replay())
         loss = self.cross_entropy(self.model(x), y)
-        gradient = torch.autograd.grad(loss, self.trained(), allow_unused=True)
+        gradient = torch.autograd.grad(loss, self.parameters(), allow_unused=True)
         # A sum instead of a mean: only the direction matters.
         self.ranks.all_sum([part for part in gradient if part is not None])
         return list(gradient)
 
-    def trained(self) -> list[nn.Parameter]:
-        """Return the parameters that have gradients."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
     def adjust_gradients(self) -> None:
         """Remove the component that opposes the memory's gradient."""
         if self._reference:
-            project(self.trained(), self._reference)
+            project(self.parameters(), self._reference)
             self._reference = []
 
     def class_shares(self) -> Tensor:

@@ -87,7 +87,6 @@ class Method(ABC):
     grows: ClassVar[bool] = False  # whether the head must grow with the classes
     replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
     trains: ClassVar[bool] = True  # whether there are epochs of training
-    adjusts_gradients: ClassVar[bool] = False  # whether `adjust_gradients` changes them
     softmax: ClassVar[bool] = True  # whether labels are learned by a softmax cross-entropy
     plans: ClassVar[bool] = True  # whether `plan_epoch` returns a plan
     selection: ClassVar[str | None] = "random"  # rule for exemplars; None if it is fixed
@@ -312,7 +311,7 @@ class Method(ABC):
         self.optimizer = self.new_optimizer()
 
     def adjust_gradients(self) -> None:  # noqa: B027 – most methods leave them as they are
-        """Change the gradients of a step before the optimizer uses them, if `adjusts_gradients`."""
+        """Change the gradients of a step before the optimizer uses them."""
 
     def remark(self) -> str | None:
         """Return what a user should know about the task that has begun; None if nothing."""
@@ -323,8 +322,8 @@ class Method(ABC):
         self.model.train()
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that the current stage trains."""
-        return list(self.model.parameters())
+        """Return the parameters that the current stage trains: those that are not frozen."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """Return a new optimizer for the current stage."""
@@ -361,8 +360,9 @@ class Method(ABC):
         self.new, self.plan = new, self.plan_epoch(new)
 
     def end_task(self, new: Samples) -> None:
-        """Store exemplars of every new class (Algorithm 1, steps 26 and 27)."""
-        self.memory.add(new, self.priorities(new))
+        """Store exemplars of every new class, if any are replayed (Algorithm 1, steps 26, 27)."""
+        if self.replays:
+            self.memory.add(new, self.priorities(new))
 
     def priorities(self, new: Samples) -> Tensor:
         """Return the priorities of the new samples by the rule of selection, (N,)."""

@@ -113,10 +113,6 @@ class DRC(ER):
         power = self.settings.logit_adjustment or self.options.prior
         self.adjustment = power * shares.log() if power else None
 
-    def parameters(self) -> list[nn.Parameter]:
-        """Return all except the scales and shifts of the old branch."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Plan batches of new and replayed samples; adaptation uses new ones, unmixed."""
         if self.stage.name == "adaptation":

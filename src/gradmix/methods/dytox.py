@@ -130,7 +130,7 @@ class DyTox(WithOldNetwork):
             patches = net.backbone.tokens(mixed.x, mixed.mix, mixed.at)
         embeddings = net.embeddings(patches)
         logits = net.classify(embeddings)
-        targets = as_soft(mixed.targets, self.seen)
+        targets = as_soft(mixed.targets, self.seen).to(logits.dtype)
         loss = F.binary_cross_entropy_with_logits(logits, smooth_labels(targets, smoothing))
         if self.is_tuning or net.divergence is None:
             return loss

@@ -10,7 +10,6 @@ from torch import Tensor
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.from_scratch import FromScratch
-from gradmix.mixing.mixer import Plan
 from gradmix.types import Samples
 
 
@@ -48,10 +47,6 @@ class Joint(FromScratch):
     def epoch_samples(self) -> int:
         """An epoch covers the whole pool."""
         return len(self.pool)
-
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Use batches of everything seen."""
-        return self.mixer.plan(new, None)
 
     def class_shares(self) -> Tensor:
         """Return the shares among all samples."""

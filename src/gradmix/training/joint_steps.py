@@ -1,4 +1,4 @@
-"""One step on many ranks: the loop calls these functions only then."""
+"""One step on many ranks; for one process these functions do nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from gradmix.training.loop import Training
 
 
-def weighted(loss: Tensor, method: Method) -> Tensor:
-    """Return the loss of this rank's rows, weighted by their share of the batch.
+def own_part(loss: Tensor, method: Method) -> Tensor:
+    """Return this rank's part of the loss of a batch; the parts of all ranks add up to its mean.
 
-    The sum over all ranks is then the mean over the batch, also if it does not divide evenly.
+    Args:
+        loss: The mean over this rank's rows. They may be more or fewer than those of other ranks.
+        method: The method, whose plan knows the number of rows.
     """
     ranks = method.ranks
     return loss if ranks.alone else loss * ranks.share(method.step_rows)
@@ -33,6 +35,8 @@ def sum_over_ranks(loss: Tensor, method: Method) -> None:
     The statistics of BatchNorm are averaged with them, so that all ranks hold the same network.
     """
     ranks, optimizer = method.ranks, method.optimizer
+    if ranks.alone:
+        return
     assert optimizer is not None
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     gradients = [p.grad for p in trained if p.grad is not None]

@@ -14,10 +14,9 @@ kept in plain counters, so that `state_dict` is valid at every event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf, isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +30,7 @@ from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.training._resume_checks import check_batches, check_samples, check_stage
-from gradmix.training.joint_steps import check_ranks, sum_over_ranks, weighted
+from gradmix.training.joint_steps import check_ranks, own_part, sum_over_ranks
 from gradmix.training.metrics import count_correct_of_task
 from gradmix.types import Samples, Task
 
@@ -188,46 +187,43 @@ class Training:
 
     def _train(self, stage: Stage) -> Iterator[Event]:
         """Run all epochs of a stage; an incomplete last batch of new data is dropped."""
-        at, method, optimizer = self.position, self.method, self.method.optimizer
-        precision = self.fabric.strategy.precision
-        assert optimizer is not None
+        at, method = self.position, self.method
         steps, batch_size = self._epoch_size()
         method.train_mode()
-        randomness = self._randomness()
-        if at.step:  # resumed in the middle of an epoch
+        while at.epoch < stage.epochs:
+            if at.step == 0:  # otherwise resumed in the middle of an epoch
+                self._begin_epoch(steps, batch_size)
             self._read_ahead()
             check_ranks(method)
-        while at.epoch < stage.epochs:
-            if at.step == 0:
-                self._begin_epoch(steps, batch_size)
-                self._read_ahead()
-                check_ranks(method)
             rates = method.learning_rates(at.epoch, steps)
             while at.step < steps:
-                row = self._next_batch()
+                batch = self._next_batch()
                 started = perf_counter()
-                for group in optimizer.param_groups:
-                    group["lr"] = rates[at.step] * group.get("lr_scale", 1.0)
-                optimizer.zero_grad()
-                with precision.forward_context(), randomness():
-                    loss = method.train_step(row)
-                if not method.ranks.alone:
-                    loss = weighted(loss, method)
-                precision.backward(loss, None)
-                if not method.ranks.alone:
-                    sum_over_ranks(loss, method)
-                if method.adjusts_gradients:
-                    method.adjust_gradients()
-                if method.settings.clip_norm is not None:
-                    precision.unscale_gradients(optimizer)
-                    clip_grad_norm_(method.parameters(), method.settings.clip_norm)
-                precision.optimizer_step(optimizer)
-                self._losses.append(loss.detach())
+                self._losses.append(self._step(batch, rates[at.step]))
                 at.step, at.total_steps = at.step + 1, at.total_steps + 1
                 self.seconds.train += perf_counter() - started
                 yield self._step_done(steps)
             at.epoch, at.step = at.epoch + 1, 0
             yield self._epoch_done(stage)
+
+    def _step(self, batch: int, lr: float) -> Tensor:
+        """Move the weights by the gradient of a batch of the method's plan; return its loss."""
+        method, optimizer = self.method, self.method.optimizer
+        precision = self.fabric.strategy.precision
+        assert optimizer is not None
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+        optimizer.zero_grad()
+        with precision.forward_context(), self._randomness():
+            loss = own_part(method.train_step(batch), method)
+        precision.backward(loss, None)
+        sum_over_ranks(loss, method)
+        method.adjust_gradients()
+        if method.settings.clip_norm is not None:
+            precision.unscale_gradients(optimizer)
+            clip_grad_norm_(method.parameters(), method.settings.clip_norm)
+        precision.optimizer_step(optimizer)
+        return loss.detach()
 
     def _epoch_size(self) -> tuple[int, int]:
         """Return the number of steps of an epoch, and of new samples per step."""
@@ -239,11 +235,11 @@ class Training:
         """Return the number of the next batch in the method's plan."""
         return self.position.step
 
-    def _randomness(self) -> Callable[[], AbstractContextManager[None]]:
-        """Return a context for each step; it seeds the global generator of networks that use it."""
+    def _randomness(self) -> AbstractContextManager[None]:
+        """Return the context of a step; it seeds the global generator of networks that use it."""
         if not self.method.draws_randomly:
-            return nullcontext
-        return partial(self.method.streams.as_global, "dropout", self.method.ranks.rank)
+            return nullcontext()
+        return self.method.streams.as_global("dropout", self.method.ranks.rank)
 
     def _begin_epoch(self, steps: int, batch_size: int) -> None:
         """Draw a new order of the task's data; the method plans its batches."""
