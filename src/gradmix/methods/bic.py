@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.old_network import WithOldNetwork
 from gradmix.types import Samples
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ALL
 from gradmix.errors import InputError
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.er import ER
 from gradmix.types import Samples
 

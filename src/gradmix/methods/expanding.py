@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, Switch, setting
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, fold_old_classes
 from gradmix.models.heads import align_weights, drop_output, grow_head, widen_head

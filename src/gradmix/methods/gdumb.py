@@ -13,8 +13,9 @@ from gradmix._setting_types import Number, setting
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
-from gradmix.methods.base import Options, Stage
+from gradmix.methods.capabilities import Options
 from gradmix.methods.from_scratch import FromScratch
+from gradmix.methods.parts import Stage
 
 
 class GDumbOptions(Options):

@@ -15,8 +15,8 @@ from gradmix.criterion import embed
 from gradmix.criterion.scores import residuals
 from gradmix.errors import InputError
 from gradmix.memory import GreedyBuffer, gradient_directions
-from gradmix.methods.base import Stage
 from gradmix.methods.er import ER
+from gradmix.methods.parts import Stage
 from gradmix.types import MixedBatch, Samples
 
 OFFER_BATCH = 1024

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.expanding import Expanding, ExpandingOptions
 from gradmix.methods.losses import as_soft, contrast
 from gradmix.models.heads import drop_output, grow_head
