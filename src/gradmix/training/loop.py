@@ -6,10 +6,10 @@
                              │ once per epoch: criterion → harmful pairs (S⁻), best partners (S*)
     after the task: memory keeps exemplars → evaluate → one row of the accuracy matrix
 
-`Training.events()` is a generator of events: `StepDone`, `EpochDone` and `TaskDone`. Its consumer
-shows progress, saves checkpoints or stops. `methods/er.py` has the training step, `mixing/mixer.py`
-mixes a batch and `criterion/selector.py` finds the harmful pairs. The position of the training is
-kept in plain counters, so that `state_dict` is valid at every event.
+`Training.events()` is a generator of events (`training/events.py`). Its consumer shows progress,
+saves checkpoints or stops. `methods/er.py` has the loss of a step, `mixing/mixer.py` mixes a batch
+and `criterion/selector.py` finds the harmful pairs. The position of the training is kept in plain
+counters, so that `state_dict` is valid at every event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.training._resume_checks import check_batches, check_samples, check_stage
+from gradmix.training.events import EpochDone, Evaluation, Event, StepDone, TaskDone
 from gradmix.training.joint_steps import check_ranks, own_part, sum_over_ranks
 from gradmix.training.metrics import count_correct_of_task
 from gradmix.types import Samples, Task
@@ -37,57 +38,9 @@ from gradmix.types import Samples, Task
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+__all__ = ["EpochDone", "Evaluation", "Event", "Position", "StepDone", "TaskDone", "Training"]
+
 CHECKED = 32  # samples whose scores are checked after a task
-
-
-class Evaluation(NamedTuple):
-    """Correct test samples of all tasks by task and class, (T, C), for each predictor."""
-
-    correct: dict[str, Tensor]
-    task_aware: dict[str, Tensor]  # when only the outputs of the sample's task are compared
-    tested: Tensor  # test samples by task and class, (T, C)
-
-
-class StepDone(NamedTuple):
-    """One optimizer step."""
-
-    task: int
-    epoch: int
-    step: int
-    steps: int
-    loss: Tensor  # on the device
-    total_steps: int = 0  # steps of the whole training so far
-    evaluation: Evaluation | None = None  # if one was due after this step
-    predicted: Tensor | None = None  # online: new samples that were predicted before the step
-
-
-class EpochDone(NamedTuple):
-    """One pass over the task's data."""
-
-    task: int
-    stage: str
-    epoch: int
-    epochs: int
-    loss: float  # mean over the epoch's steps
-    negative_rate: float | None  # share of class pairs in S⁻; None without the criterion
-    total_steps: int = 0  # steps of the whole training so far
-    evaluation: Evaluation | None = None  # if one was due after this epoch
-
-
-class TaskDone(NamedTuple):
-    """One task learned and evaluated."""
-
-    task: int
-    correct: dict[str, Tensor]  # by predictor: correct test samples by task and class, (T, C)
-    pair_counts: Tensor  # (C, C) how often each ordered class pair was mixed
-    memory_size: int
-    replay_batch: int  # rows replayed per step; fewer than requested if the memory is smaller
-    total_steps: int = 0  # steps of the whole training so far
-    task_aware: dict[str, Tensor] | None = None  # as `correct`, with the task's outputs only
-    tested: Tensor | None = None  # test samples by task and class, (T, C)
-
-
-Event = StepDone | EpochDone | TaskDone
 
 
 @dataclass
