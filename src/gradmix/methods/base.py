@@ -62,6 +62,13 @@ class Method(Parts, ABC):
         assert self.new is not None
         return self.new.shape[1] + self.replay_size
 
+    @property
+    def new_rows(self) -> int:
+        """How many of this rank's rows are new samples, which come first in a batch."""
+        assert self.new is not None
+        rows = self.ranks.rows(self.step_rows)
+        return min(max(self.new.shape[1] - rows.start, 0), rows.stop - rows.start)
+
     def term(self, value: Tensor, share: float = 1.0) -> Tensor:
         """Return a term of the loss that is not a mean over this rank's rows of the batch.
 
@@ -114,9 +121,13 @@ class Method(Parts, ABC):
         return [Stage("train", self.settings.epochs)]
 
     def begin_task(self, pool: Pool, seen: int) -> None:
-        """Start a task with its data and the memory; `seen` classes are known with it.
+        """Start a task.
 
         A pretrained network that is fine-tuned starts every task from a head in closed form.
+
+        Args:
+            pool: The new samples, followed by the memory.
+            seen: Number of classes known with this task.
         """
         self.grow(seen)
         self.seen = seen
@@ -147,7 +158,12 @@ class Method(Parts, ABC):
         self.model.train()
 
     def learning_rates(self, epoch: int, steps: int) -> list[float]:
-        """Return the learning rate of each step of an epoch; see `lr_factor`."""
+        """Return the learning rate of each step of an epoch; see `lr_factor`.
+
+        Args:
+            epoch: Number of the epoch in the stage, from 0.
+            steps: Steps of an epoch.
+        """
         settings, epochs = self.settings, self.stage.epochs
         return [
             settings.lr * lr_factor(settings, epoch + step / steps, 1 / steps, epochs)

@@ -18,6 +18,10 @@ class Options(Settings):
 def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
     """Return a method's options from their names and values.
 
+    Args:
+        kind: The options that the method declares.
+        given: Values by name; the others have their defaults.
+
     Raises:
         InputError: If a name is unknown or a value is not a number within bounds.
     """

@@ -133,6 +133,10 @@ class Design:
 def make_fabric(device: str, precision: str) -> Fabric:
     """Return a Lightning Fabric for one device; it provides device and precision.
 
+    Args:
+        device: auto, cpu, cuda or mps, also with a number, such as cuda:1.
+        precision: Precision of Fabric, such as 32-true or bf16-mixed.
+
     Raises:
         InputError: If the device is unknown or not available, or if this is one of several
             processes that torchrun or srun started: each would compute the whole run by itself.

@@ -33,6 +33,10 @@ def sum_over_ranks(loss: Tensor, method: Method) -> None:
     """Sum the loss and its gradients over all ranks, in one exchange.
 
     The statistics of BatchNorm are averaged with them, so that all ranks hold the same network.
+
+    Args:
+        loss: This rank's part of the loss; it becomes the sum.
+        method: The method, whose optimizer knows the trained parameters.
     """
     ranks, optimizer = method.ranks, method.optimizer
     if ranks.alone:
