@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,16 +34,12 @@ class Ranks:
     size: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
     sync_batchnorm: bool = False
+    alone: bool = field(init=False)  # whether one process computes the run
+    first: bool = field(init=False)  # whether this process writes files and shows progress
 
-    @property
-    def alone(self) -> bool:
-        """Whether one process computes the run."""
-        return self.size == 1
-
-    @property
-    def first(self) -> bool:
-        """Whether this process writes files and shows progress."""
-        return self.rank == 0
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alone", self.size == 1)
+        object.__setattr__(self, "first", self.rank == 0)
 
     def rows(self, count: int, rank: int | None = None) -> slice:
         """Return the rows of `count` that belong to a rank, by default to this one.

@@ -77,7 +77,7 @@ def torchrun(folder, *options):
 def test_a_run_under_torchrun_is_the_run_of_one_process(tmp_path):
     done = torchrun(tmp_path, "--epochs", "1", "--mix", "gradmix+", "--devices", "2")
     assert done.returncode == 0, done.stderr
-    (file,) = tmp_path.glob("out/*.json")  # rank 0 alone writes
+    (file,) = tmp_path.glob("out/digits*.json")  # rank 0 alone writes
     found = json.loads(file.read_text())
     expected = run(config_for("digits", mix="gradmix+", epochs=1, threads=1))
     for name in ("accuracy", "pair_counts"):
@@ -90,7 +90,7 @@ def test_torchrun_without_devices_is_refused(tmp_path):
     done = torchrun(tmp_path, "--epochs", "1")
     assert done.returncode != 0
     assert "each would compute the run alone; give" in " ".join(done.stderr.split())
-    assert not list(tmp_path.glob("out/*.json"))
+    assert not list(tmp_path.glob("out/digits*.json"))
 
 
 def ranks_of(process):

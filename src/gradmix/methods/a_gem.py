@@ -26,6 +26,8 @@ class AGEM(ER):
     memory. The reference gradient stays unmixed. Criterion: as in ER.
     """
 
+    adjusts_gradients = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._reference: list[Tensor | None] = []  # from `train_step` to `adjust_gradients`

@@ -147,7 +147,7 @@ class Method(Parts, ABC):
         self.optimizer = self.new_optimizer()
 
     def adjust_gradients(self) -> None:
-        """Change the gradients of a step before the optimizer uses them."""
+        """Change the gradients of a step before the optimizer uses them, if `adjusts_gradients`."""
 
     def remark(self) -> str | None:
         """Return what a user should know about the task that has begun; None if nothing."""

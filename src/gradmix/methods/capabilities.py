@@ -42,6 +42,7 @@ class Capabilities:
     grows: ClassVar[bool] = False  # whether the head must grow with the classes
     replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
     trains: ClassVar[bool] = True  # whether there are epochs of training
+    adjusts_gradients: ClassVar[bool] = False  # whether `adjust_gradients` changes them
     softmax: ClassVar[bool] = True  # whether labels are learned by a softmax cross-entropy
     plans: ClassVar[bool] = True  # whether `plan_epoch` returns a plan
     selection: ClassVar[str | None] = "random"  # rule for exemplars; None if it is fixed

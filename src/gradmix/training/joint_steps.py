@@ -1,4 +1,4 @@
-"""One step on many ranks; for one process these functions do nothing."""
+"""One step on many ranks: the loop calls these functions only then."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def own_part(loss: Tensor, method: Method) -> Tensor:
         loss: The mean over this rank's rows. They may be more or fewer than those of other ranks.
         method: The method, whose plan knows the number of rows.
     """
-    ranks = method.ranks
-    return loss if ranks.alone else loss * ranks.share(method.step_rows)
+    return loss * method.ranks.share(method.step_rows)
 
 
 @torch.no_grad()
@@ -39,8 +38,6 @@ def sum_over_ranks(loss: Tensor, method: Method) -> None:
         method: The method, whose optimizer knows the trained parameters.
     """
     ranks, optimizer = method.ranks, method.optimizer
-    if ranks.alone:
-        return
     assert optimizer is not None
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     gradients = [p.grad for p in trained if p.grad is not None]

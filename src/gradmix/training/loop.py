@@ -14,9 +14,10 @@ counters, so that `state_dict` is valid at every event.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 __all__ = ["EpochDone", "Evaluation", "Event", "Position", "StepDone", "TaskDone", "Training"]
+
+Randomness = Callable[[], AbstractContextManager[None]]
 
 CHECKED = 32  # samples whose scores are checked after a task
 
@@ -143,6 +146,7 @@ class Training:
         at, method = self.position, self.method
         steps, batch_size = self._epoch_size()
         method.train_mode()
+        randomness = self._randomness()
         while at.epoch < stage.epochs:
             if at.step == 0:  # otherwise resumed in the middle of an epoch
                 self._begin_epoch(steps, batch_size)
@@ -152,14 +156,14 @@ class Training:
             while at.step < steps:
                 batch = self._next_batch()
                 started = perf_counter()
-                self._losses.append(self._step(batch, rates[at.step]))
+                self._losses.append(self._step(batch, rates[at.step], randomness))
                 at.step, at.total_steps = at.step + 1, at.total_steps + 1
                 self.seconds.train += perf_counter() - started
                 yield self._step_done(steps)
             at.epoch, at.step = at.epoch + 1, 0
             yield self._epoch_done(stage)
 
-    def _step(self, batch: int, lr: float) -> Tensor:
+    def _step(self, batch: int, lr: float, randomness: Randomness) -> Tensor:
         """Move the weights by the gradient of a batch of the method's plan; return its loss."""
         method, optimizer = self.method, self.method.optimizer
         precision = self.fabric.strategy.precision
@@ -167,11 +171,15 @@ class Training:
         for group in optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         optimizer.zero_grad()
-        with precision.forward_context(), self._randomness():
-            loss = own_part(method.train_step(batch), method)
+        with precision.forward_context(), randomness():
+            loss = method.train_step(batch)
+        if not method.ranks.alone:
+            loss = own_part(loss, method)
         precision.backward(loss, None)
-        sum_over_ranks(loss, method)
-        method.adjust_gradients()
+        if not method.ranks.alone:
+            sum_over_ranks(loss, method)
+        if method.adjusts_gradients:
+            method.adjust_gradients()
         if method.settings.clip_norm is not None:
             precision.unscale_gradients(optimizer)
             clip_grad_norm_(method.parameters(), method.settings.clip_norm)
@@ -188,11 +196,11 @@ class Training:
         """Return the number of the next batch in the method's plan."""
         return self.position.step
 
-    def _randomness(self) -> AbstractContextManager[None]:
-        """Return the context of a step; it seeds the global generator of networks that use it."""
+    def _randomness(self) -> Randomness:
+        """Return a context for each step; it seeds the global generator of networks that use it."""
         if not self.method.draws_randomly:
-            return nullcontext()
-        return self.method.streams.as_global("dropout", self.method.ranks.rank)
+            return nullcontext
+        return partial(self.method.streams.as_global, "dropout", self.method.ranks.rank)
 
     def _begin_epoch(self, steps: int, batch_size: int) -> None:
         """Draw a new order of the task's data; the method plans its batches."""
