@@ -17,6 +17,7 @@ from gradmix.errors import InputError
 from gradmix.memory import GreedyBuffer, gradient_directions
 from gradmix.methods.er import ER
 from gradmix.methods.parts import Stage
+from gradmix.mixing.plan import check_rows
 from gradmix.types import MixedBatch, Samples
 
 OFFER_BATCH = 1024
@@ -131,6 +132,4 @@ class GSSStream(GSS):
         """Check the buffers against the data of the task, too."""
         super().load_stage_state_dict(state, stage)
         for label, buffer in self._buffers.items():
-            rows = buffer.index
-            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.pool.num_new:
-                raise InputError(f"buffers.{label}.index has rows outside the task's data")
+            check_rows(f"buffers.{label}.index", buffer.index, self.pool.num_new)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed as dist
@@ -160,16 +160,27 @@ def _one_device(device: str, precision: str) -> Fabric:
     accelerator, _, number = device.partition(":")
     if number and not number.isdecimal():
         raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, for example, cuda:1")
+    devices = [int(number)] if number else 1
+    given = {"accelerator": accelerator, "devices": devices, "precision": precision}
+    return new_fabric(f"device is {device!r}", **given)
+
+
+def new_fabric(wanted: str, **given: Any) -> Fabric:
+    """Return a Lightning Fabric.
+
+    Args:
+        wanted: What the user asked for, for the message.
+        **given: The arguments of Fabric.
+
+    Raises:
+        InputError: If there is no such device.
+    """
     from lightning_fabric import Fabric  # takes as long to import as PyTorch
 
     try:
-        return Fabric(
-            accelerator=accelerator,
-            devices=[int(number)] if number else 1,
-            precision=precision,  # type: ignore[arg-type]
-        )
+        return Fabric(**given)
     except (ValueError, RuntimeError, TypeError, ImportError) as error:
-        raise InputError(f"device is {device!r}, which cannot be used here: {error}") from error
+        raise InputError(f"{wanted}, which cannot be used here: {error}") from error
 
 
 def pick_device(name: str) -> torch.device:

@@ -21,7 +21,7 @@ from torch import distributed as dist
 
 from gradmix.errors import InputError, RankError
 from gradmix.ranks import ALONE, Ranks
-from gradmix.training.build import make_fabric, processes_outside, torch_threads
+from gradmix.training.build import make_fabric, new_fabric, processes_outside, torch_threads
 from gradmix.training.processes import RESUME, OtherRanks
 
 if TYPE_CHECKING:
@@ -139,32 +139,22 @@ def _connected(
                 dist.destroy_process_group()
 
 
-def _new_fabric(device: str, precision: str, wanted: Devices, *, local: bool) -> Fabric:
-    from lightning_fabric import Fabric  # takes as long to import as PyTorch
+def _connect(device: str, precision: str, wanted: Devices, *, local: bool) -> Fabric:
+    """Return the device of this process when all ranks are connected."""
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     if ":" in device:
         raise InputError(f"device is {device!r} and devices is {wanted.devices}; give cuda or cpu")
-    try:
-        return Fabric(
+    with _few_messages():
+        fabric = new_fabric(
+            f"devices is {wanted.devices}, nodes is {wanted.nodes} and device is {device!r}",
             accelerator=device,
             strategy="ddp",
             devices=wanted.devices,
             num_nodes=wanted.nodes,
-            precision=precision,  # type: ignore[arg-type]
+            precision=precision,
             plugins=[LightningEnvironment()] if local else None,
         )
-    except (ValueError, RuntimeError, TypeError, ImportError) as error:
-        raise InputError(
-            f"devices is {wanted.devices}, nodes is {wanted.nodes} and device is {device!r}, which "
-            f"cannot be used here: {error}"
-        ) from error
-
-
-def _connect(device: str, precision: str, wanted: Devices, *, local: bool) -> Fabric:
-    """Return the device of this process when all ranks are connected."""
-    with _few_messages():
-        fabric = _new_fabric(device, precision, wanted, local=local)
         try:
             fabric.launch()
         except (ValueError, RuntimeError) as error:
