@@ -101,3 +101,12 @@ class Capabilities:
                 f"scenario is {scenario!r}, and {cls.__name__} needs new classes in every task; "
                 "give scenario 'class-incremental', or another method, such as er or der++"
             )
+
+
+class ExtendsNetwork(Capabilities):
+    """For methods that add parts to the network when new classes come; derive from it first."""
+
+    grows: ClassVar[bool] = True
+    needs_new_classes: ClassVar[bool] = True
+    extends_network: ClassVar[bool] = True
+    online: ClassVar[bool] = False

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import Options
+from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, distillation
 from gradmix.methods.parts import Stage
@@ -37,7 +37,7 @@ class DRCOptions(Options):
     prior: Number = setting(1.2, "Logit adjustment τ in fusion, if the setting is 0.", ge=0)
 
 
-class DRC(ER):
+class DRC(ExtendsNetwork, ER):
     """Two light branches, for old and for new classes; adaptation, then fusion.
 
     A branch is a BatchNorm layer on the last feature map. Both share one classifier, and their
@@ -60,13 +60,9 @@ class DRC(ER):
     in the loss.
     """
 
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
     row_wise: ClassVar[bool] = False  # BatchNorm and means with weights cover the whole batch
     options_type: ClassVar[type[Options]] = DRCOptions
     options: DRCOptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
     model: TwoNorms
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:

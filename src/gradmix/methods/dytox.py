@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import Options
+from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.losses import as_soft, fold_old_classes, smooth_labels
 from gradmix.methods.old_network import WithOldNetwork
 from gradmix.methods.parts import Stage
@@ -33,7 +33,7 @@ class DyToxOptions(Options):
     tuning_lr: Number = setting(0.1, "Learning rate of tuning over that of training.", gt=0)
 
 
-class DyTox(WithOldNetwork):
+class DyTox(ExtendsNetwork, WithOldNetwork):
     """Task tokens: every task has its own embedding of an input, made by one shared attention.
 
     Each class is a binary decision of its task's head. Training freezes the tokens and heads of
@@ -54,12 +54,9 @@ class DyTox(WithOldNetwork):
     block-diagonal. Gradients have the softmax form, although the loss is binary.
     """
 
-    needs_new_classes: ClassVar[bool] = True
     softmax: ClassVar[bool] = False
     options_type: ClassVar[type[Options]] = DyToxOptions
     options: DyToxOptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
     model: TaskTokenNetwork
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, Switch, setting
-from gradmix.methods.capabilities import Options
+from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, fold_old_classes
 from gradmix.models.heads import align_weights, drop_output, grow_head, widen_head
@@ -82,7 +82,7 @@ class SpecialisedNetwork(nn.Module):
         return self
 
 
-class Expanding(ER):
+class Expanding(ExtendsNetwork, ER):
     """A special part per task, and an auxiliary head that tells new classes from old.
 
     The auxiliary head uses the newest part only and has one output for all old classes. The option
@@ -90,12 +90,8 @@ class Expanding(ER):
     except the first.
     """
 
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
     options_type: ClassVar[type[Options]] = ExpandingOptions
     options: ExpandingOptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
     model: SpecialisedNetwork
 
     def grow(self, seen: int) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import Options
+from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import distillation
 from gradmix.methods.parts import Stage
@@ -69,7 +69,7 @@ class TwoBranches(nn.Module):
         return self
 
 
-class FOSTER(ER):
+class FOSTER(ExtendsNetwork, ER):
     """Boosting and compression.
 
     Boosting trains a new branch beside the frozen old network, with one head on both, a second
@@ -89,12 +89,8 @@ class FOSTER(ER):
     Criterion: the embeddings of both branches and the head on them, with plain softmax outputs.
     """
 
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
     options_type: ClassVar[type[Options]] = FOSTEROptions
     options: FOSTEROptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(check_splittable(model, "FOSTER"), *args, **kwargs)
