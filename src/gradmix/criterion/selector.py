@@ -198,7 +198,7 @@ class PairSelector:
             classes = pairs.sketch.classes
         if pairs is not None:
             if not torch.equal(classes, self._pool.y.unique()):
-                raise InputError("pairs: the saved pairs are those of other classes")
+                raise InputError("pairs: the saved pairs belong to other classes")
             if pairs.number != self._number:
                 raise InputError(f"pairs: {pairs.number} tables are saved, not {self._number}")
         self.pairs = pairs

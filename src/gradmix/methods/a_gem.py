@@ -19,8 +19,8 @@ from gradmix.mixing.mixer import Plan
 class AGEM(ER):
     """Trains on B1; a gradient that opposes the memory's loses its component along it.
 
-    The reference gradient is that of a random batch from the memory, of the size of B2, drawn at
-    each step. It covers all trained parameters.
+    The reference gradient comes from a random batch of the memory, as large as B2, drawn at each
+    step. It covers all trained parameters.
 
     Mixing: B1 is mixed within itself, and partners of harmful pairs come from the new data or the
     memory. The reference gradient stays unmixed. Criterion: as in ER.

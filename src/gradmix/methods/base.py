@@ -216,6 +216,6 @@ class Method(Parts, ABC):
         """Return a copy of the network that maps network inputs to class scores, for export.
 
         Raises:
-            InputError: If predictions are not those of a single network.
+            InputError: If predictions do not come from a single network.
         """
         return copy.deepcopy(self.model)

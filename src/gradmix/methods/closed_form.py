@@ -150,7 +150,7 @@ class ClosedForm(Method):
         except FileError as error:
             raise InputError(f"sums: {error}") from error
         if any(label >= self.seen for label in self.solver.classes):
-            raise InputError(f"sums: labels are not those of {self.seen} classes")
+            raise InputError(f"sums: a label is not one of the {self.seen} classes")
         saved = state["calibration"]
         self._log_temperature = float(saved["log_temperature"])
         self._calibrated = int(saved["samples"])

@@ -36,7 +36,7 @@ class DERExpandableOptions(ExpandingOptions):
     """
 
     classifier: Number = setting(
-        1.0, "Epochs of the classifier's training over those of the network's.", ge=0
+        1.0, "Epochs of the classifier's training, as a multiple of the epochs.", ge=0
     )
     temperature: Number = setting(5.0, "Divides the logits in the classifier's training.", gt=0)
 

@@ -29,8 +29,10 @@ class DyToxOptions(Options):
     """The reference's values; the length and the learning rate of tuning are ratios."""
 
     divergence: Number = setting(0.1, "Weight of the new-versus-old loss.", ge=0)
-    tuning: Number = setting(20 / 500, "Epochs of balanced tuning over those of training.", gt=0)
-    tuning_lr: Number = setting(0.1, "Learning rate of tuning over that of training.", gt=0)
+    tuning: Number = setting(
+        20 / 500, "Epochs of balanced tuning, as a multiple of the epochs.", gt=0
+    )
+    tuning_lr: Number = setting(0.1, "Learning rate of tuning, as a multiple of the lr.", gt=0)
 
 
 class DyTox(ExtendsNetwork, WithOldNetwork):

@@ -33,7 +33,9 @@ class FOSTEROptions(Options):
     beta2: Number = setting(0.97, "Effective-number weights of the distillation.", ge=0, lt=1)
     distill: Number = setting(1.0, "Weight of the distillation from the old network.", ge=0)
     temperature: Number = setting(2.0, "Temperature of both distillations.", gt=0)
-    compression: Number = setting(130 / 170, "Epochs of compression over those of boosting.", gt=0)
+    compression: Number = setting(
+        130 / 170, "Epochs of compression, as a multiple of the epochs.", gt=0
+    )
     mix_boosting: Switch = setting(1.0, "0 leaves the batches of boosting unmixed.")
     mix_compression: Switch = setting(0.0, "1 mixes the batches of compression, too.")
 
@@ -76,7 +78,7 @@ class FOSTER(ExtendsNetwork, ER):
     head on the new branch and distillation from the old network. Compression trains a single
     network to answer as the two branches do, with classes weighted against their imbalance.
 
-    Results are those of the two branches ("main"), as in the reference. The single network, which
+    Results come from the two branches ("main"), as in the reference. The single network, which
     is the old one of the next task, is reported as "student".
 
     Choices where the sources are silent: the optimizer is the same as in other methods; the

@@ -28,7 +28,7 @@ class GSS(ER):
 
     Three things differ from the reference, because the memory holds N exemplars per class and is
     filled at the end of a task. Each class has its own buffer of size N, which its samples pass
-    once, in random order. Gradients are those of the last layer at the end of the task. A sample
+    once, in random order. Gradients concern the last layer, at the end of the task. A sample
     need not differ from the whole buffer to compete: within a class, gradients hardly ever point
     apart, and that test would keep the first N. `GSSStream` chooses during training instead.
 

@@ -16,7 +16,7 @@ from gradmix.types import Samples
 class Joint(FromScratch):
     """Trains from scratch on everything seen, at every task.
 
-    It stores all data, whatever the budget of the memory.
+    It stores all data and ignores the budget of the memory.
 
     Mixing: as in ordinary training, within batches of all classes. Nothing is forgotten, so
     gradient partners have no meaning and are refused.

@@ -116,7 +116,7 @@ class Parts(Capabilities):
         return OPTIMIZERS[self.settings.optimizer](self.parameter_groups(), self.settings)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the trained parameters; those of a pretrained backbone have a lower rate."""
+        """Return the trained parameters; a pretrained backbone has a lower learning rate."""
         if not isinstance(self.model, FineTuned):
             return [{"params": self.parameters()}]
         backbone = self.model.pretrained_parameters()
@@ -205,7 +205,7 @@ class Parts(Capabilities):
     def check_labels(self, y: Tensor) -> None:
         """Raise InputError unless all saved labels are classes seen."""
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.seen:
-            raise InputError(f"memory.y: saved labels are not those of {self.seen} classes")
+            raise InputError(f"memory.y: a saved label is not one of the {self.seen} classes")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; `rebuild` comes first."""

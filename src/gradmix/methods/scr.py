@@ -36,7 +36,7 @@ class SCR(NearestMean):
     """A contrastive loss on two views of B1 ∪ B2; a prediction is the nearest mean of exemplars.
 
     The loss makes projections of samples with one label similar. The projector is a small network
-    on the embedding, which only the loss uses. Class means are those of the embeddings.
+    on the embedding, which only the loss uses. Class means are means of embeddings.
 
     Choices where the reference does not fit: the first task trains on B1 alone, because the memory
     is filled at its end. (The reference trains only when the memory has samples.) Images with one

@@ -118,7 +118,7 @@ class Design:
 
     def _selector(self, streams: RandomStreams, ranks: Ranks) -> PairSelector:
         recipe = Recipe() if self.recipe is None else self.recipe
-        # A stream of its own keeps the draws of partners those of `class-balanced`, its control.
+        # With its own stream, the draws of partners equal those of its control, `class-balanced`.
         stream = "criterion" if recipe.partners == "gradient-class-balanced" else "mixing"
         return PairSelector(
             self.criterion,
