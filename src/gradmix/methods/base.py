@@ -66,8 +66,8 @@ class Method(Parts, ABC):
     def new_rows(self) -> int:
         """How many of this rank's rows are new samples, which come first in a batch."""
         assert self.new is not None
-        rows = self.ranks.rows(self.step_rows)
-        return min(max(self.new.shape[1] - rows.start, 0), rows.stop - rows.start)
+        number, rows = self.new.shape[1], self.ranks.rows(self.step_rows)
+        return max(0, min(number, int(rows.stop)) - int(rows.start))
 
     def term(self, value: Tensor, share: float = 1.0) -> Tensor:
         """Return a term of the loss that is not a mean over this rank's rows of the batch.
