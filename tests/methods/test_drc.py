@@ -50,6 +50,13 @@ def test_the_branches_are_batch_norms_of_the_last_feature_map(network, make):
     torch.testing.assert_close(net(x), sums @ net.head.weight.T, atol=1e-5, rtol=1e-4)
 
 
+def test_the_criterion_for_many_classes_takes_adjusted_logits_without_a_bias(make):
+    run = make("gradmix+", criterion="clusters")
+    run.finish()
+    assert run.method.head.bias is None
+    assert run.method.selector.negative_rate is not None
+
+
 def test_the_criterion_sees_the_sum_of_both_embeddings(make):
     run = make()
     run.run_tasks(2)

@@ -85,3 +85,20 @@ def test_a_head_that_is_to_grow_must_start_small(make_training):
     run = make_training("er", network=lambda _: adapt(Own(6)), head="growing")
     with pytest.raises(InputError, match="outputs is 2; this head has 6"):
         run.finish()
+
+
+@pytest.mark.parametrize("method", ["er", "a-gem", "scr"])
+def test_frozen_layers_of_the_user_stay_as_they_are(method, make_training):
+    def frozen_stem(outputs):
+        own = Own(outputs)
+        own.stem.requires_grad_(False)
+        return adapt(own)
+
+    run = make_training(method, network=frozen_stem, weight_decay=0.1)
+    stem = run.method.model.module.stem
+    before = copy.deepcopy(stem.state_dict())
+    run.finish()
+    trained = {id(parameter) for parameter in run.method.parameters()}
+    assert id(run.method.head.weight) in trained
+    assert not trained & {id(parameter) for parameter in stem.parameters()}
+    torch.testing.assert_close(stem.state_dict(), before, rtol=0, atol=0)

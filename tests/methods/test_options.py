@@ -6,7 +6,7 @@ import pytest
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import METHODS, find_method
-from gradmix.methods.base import read_options
+from gradmix.methods.capabilities import read_options
 
 DEFAULTS = {
     "mir": {"candidates": 2.0},
@@ -25,7 +25,6 @@ DEFAULTS = {
     "tagfex": {"auxiliary": 2.0, "contrast": 1.0, "distill": 2.0, "transfer": 1.0, "align": 0.0},
     "scr": {"temperature": 0.07, "crop": 0.2},
     "dytox": {"divergence": 0.1, "tuning": 20 / 500, "tuning_lr": 0.1},
-    "x-der": {"alpha": 0.3, "beta": 0.8, "gamma": 0.85, "eta": 0.01, "margin": 0.3},
     "ridge": {"features": 0.0},
     "der-expandable": {"auxiliary": 1.0, "align": 0.0, "classifier": 1.0, "temperature": 5.0},
     "lwf": {"distill": 1.0, "temperature": 2.0},
@@ -102,8 +101,6 @@ def test_unknown_names_are_refused(method):
         ("dytox", "divergence", -1.0),
         ("dytox", "tuning", 0.0),
         ("dytox", "tuning_lr", 0.0),
-        ("x-der", "gamma", -1.0),
-        ("x-der", "margin", -0.1),
         ("ridge", "features", -1.0),
         ("ridge", "features", 0.5),
         ("ridge", "features", 20_001.0),

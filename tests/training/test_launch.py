@@ -10,7 +10,9 @@ import sys
 import time
 
 import pytest
+import torch
 
+from gradmix import config_for, run
 from gradmix.errors import InputError
 from gradmix.training.build import make_fabric
 from gradmix.training.launch import Devices, open_job
@@ -63,6 +65,33 @@ def gradmix(folder, *options):
             stderr=messages,
             start_new_session=True,
         )
+
+
+def torchrun(folder, *options):
+    """Run a command of gradmix in two processes of torchrun."""
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    command = (*launch, "-m", "gradmix", *DIGITS, "--out", str(folder / "out"), *options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_a_run_under_torchrun_is_the_run_of_one_process(tmp_path):
+    done = torchrun(tmp_path, "--epochs", "1", "--mix", "gradmix+", "--devices", "2")
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("out/digits*.json")  # rank 0 alone writes
+    found = json.loads(file.read_text())
+    expected = run(config_for("digits", mix="gradmix+", epochs=1, threads=1))
+    for name in ("accuracy", "pair_counts"):
+        one = torch.tensor(getattr(expected, name))
+        torch.testing.assert_close(torch.tensor(found[name]), one, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_torchrun_without_devices_is_refused(tmp_path):
+    done = torchrun(tmp_path, "--epochs", "1")
+    assert done.returncode != 0
+    assert "each would compute the run alone; give" in " ".join(done.stderr.split())
+    assert not list(tmp_path.glob("out/digits*.json"))
 
 
 def ranks_of(process):

@@ -49,9 +49,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def embed(model: nn.Module, head: nn.Linear, x: Tensor, y: Tensor) -> Exemplars:
-    """Return the head's inputs and outputs for network inputs `x` with labels `y`.
+    """Return the head's inputs and outputs for some samples.
 
     The model runs in evaluation mode and is left unchanged.
+
+    Args:
+        model: The network.
+        head: Its last linear layer.
+        x: Network inputs, (n, …).
+        y: Labels, (n,), which the result contains.
+
+    Raises:
+        InputError: If the head is not the last layer, or logits are not finite.
     """
     embeddings, logits = _run(model, head, x)
     return Exemplars(embeddings.float(), logits.float(), y)
@@ -65,9 +74,16 @@ def embed_rows(
     index: Tensor,
     ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Return the head's inputs for the samples at `index`, (n, d), fetched part by part.
+    """Return the head's inputs for some samples, (n, d), fetched part by part.
 
     Every rank computes its rows and receives all of them.
+
+    Args:
+        model: The network.
+        head: Its last linear layer.
+        fetch: Returns the network inputs of the samples at some rows.
+        index: Rows of the samples, (n,).
+        ranks: The processes that embed the samples together.
     """
     own = index[ranks.rows(len(index))]
     parts = [_run(model, head, fetch(part))[0].float() for part in own.split(FETCH_BATCH)]

@@ -69,7 +69,16 @@ def mean_gradient(samples: Exemplars, *, bias: bool = True, by_class: bool = Fal
 def sample_weights(
     labels: Tensor, by_class: bool = False, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the weight of each sample in the mean gradient, (n,); they sum to 1."""
+    """Return the weight of each sample in the mean gradient, (n,); they sum to 1.
+
+    Args:
+        labels: Labels of the samples, (n,).
+        by_class: Whether classes have equal weights, instead of samples.
+        dtype: Type of the weights.
+
+    Raises:
+        InputError: If there are no samples.
+    """
     if len(labels) == 0:
         raise InputError("the memory is empty; its gradient needs at least one sample")
     if not by_class:
@@ -84,6 +93,10 @@ def projections(embeddings: Tensor, gradient: HeadGradient) -> Tensor:
 
     The inner product of ḡ_buf and the gradient δ ⊗ (1, X) of a sample is δ · s. The criterion
     therefore needs s and no other function of the embedding.
+
+    Args:
+        embeddings: (n, d).
+        gradient: ḡ_buf.
     """
     s = embeddings @ gradient.weight.T
     return s if gradient.bias is None else s + gradient.bias

@@ -114,8 +114,7 @@ class PairSelector:
         if search == "exact":
             self.pairs = self._full_tables(head, adjustment, embeddings, y, protected)
         else:
-            layer = _with_adjustment(head, adjustment)
-            self.pairs = self._on_demand(layer, embeddings, y, protected, search)
+            self.pairs = self._on_demand(head, adjustment, embeddings, y, protected, search)
 
     def _draw_exemplars(self) -> Tensor:
         """Draw pool rows: some samples of every current class, then the whole memory."""
@@ -149,7 +148,13 @@ class PairSelector:
         )
 
     def _on_demand(
-        self, head: LinearHead, embeddings: Tensor, y: Tensor, protected: Tensor, search: str
+        self,
+        head: nn.Linear,
+        adjustment: Tensor | None,
+        embeddings: Tensor,
+        y: Tensor,
+        protected: Tensor,
+        search: str,
     ) -> PairsOnDemand:
         settings, ratios = self._settings, self._ratios()
         weights = embeddings.new_zeros(len(y))
@@ -157,8 +162,9 @@ class PairSelector:
         sketch = make_sketch(
             embeddings,
             y,
-            head,
+            _with_adjustment(head, adjustment),
             weights,
+            fixed_bias=head.bias is None,
             all_pairs=settings.all_pairs,
             generator=self._generator,
             block=settings.criterion_block,
@@ -192,7 +198,7 @@ class PairSelector:
             classes = pairs.sketch.classes
         if pairs is not None:
             if not torch.equal(classes, self._pool.y.unique()):
-                raise InputError("pairs: the saved pairs are those of other classes")
+                raise InputError("pairs: the saved pairs belong to other classes")
             if pairs.number != self._number:
                 raise InputError(f"pairs: {pairs.number} tables are saved, not {self._number}")
         self.pairs = pairs
@@ -200,12 +206,6 @@ class PairSelector:
 
 def _with_adjustment(head: nn.Linear, adjustment: Tensor | None) -> LinearHead:
     """Return the weights of a head whose biases contain the adjustment of the logits."""
-    bias = None if head.bias is None else head.bias.detach().float()
-    if adjustment is not None:
-        if bias is None:
-            raise InputError(
-                "logit_adjustment needs a head with bias if there are many classes; "
-                "give criterion='exact' or logit_adjustment=0"
-            )
-        bias = bias + adjustment
+    parts = [part for part in (head.bias, adjustment) if part is not None]
+    bias = torch.stack([part.detach().float() for part in parts]).sum(0) if parts else None
     return LinearHead(head.weight.detach().float(), bias)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from gradmix.errors import UnknownNameError
 from gradmix.methods.a_gem import AGEM
 from gradmix.methods.aser import ASER
-from gradmix.methods.base import Method, Options, Stage
+from gradmix.methods.base import Method
 from gradmix.methods.bic import BiC
+from gradmix.methods.capabilities import Options
 from gradmix.methods.closed_form import LinearDiscriminant, NearestClassMean, RidgeRegression
 from gradmix.methods.der import DER, DERPlusPlus
 from gradmix.methods.der_expandable import DERExpandable
@@ -26,10 +27,10 @@ from gradmix.methods.joint import Joint
 from gradmix.methods.lwf import LwF
 from gradmix.methods.memo import MEMO
 from gradmix.methods.mir import MIR
+from gradmix.methods.parts import Stage
 from gradmix.methods.scr import SCR
 from gradmix.methods.tagfex import TagFex
 from gradmix.methods.wa import WA
-from gradmix.methods.x_der import XDER
 
 __all__ = [
     "AGEM",
@@ -46,7 +47,6 @@ __all__ = [
     "MIR",
     "SCR",
     "WA",
-    "XDER",
     "BiC",
     "DERExpandable",
     "DERPlusPlus",
@@ -91,7 +91,6 @@ METHODS: dict[str, MethodInfo] = {
     ),
     "der": MethodInfo("replays old outputs", "Buzzega et al., NeurIPS 2020", DER),
     "der++": MethodInfo("old outputs and labels", "Buzzega et al., NeurIPS 2020", DERPlusPlus),
-    "x-der": MethodInfo("old outputs of all classes", "Boschini et al., TPAMI 2022", XDER),
     "foster": MethodInfo("boosting and compression", "Wang et al., ECCV 2022", FOSTER),
     "der-expandable": MethodInfo("a network per task", "Yan et al., CVPR 2021", DERExpandable),
     "memo": MethodInfo("a special block per task", "Zhou et al., ICLR 2023", MEMO),

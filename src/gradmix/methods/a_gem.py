@@ -19,8 +19,8 @@ from gradmix.mixing.mixer import Plan
 class AGEM(ER):
     """Trains on B1; a gradient that opposes the memory's loses its component along it.
 
-    The reference gradient is that of a random batch from the memory, of the size of B2, drawn at
-    each step. It covers all trained parameters.
+    The reference gradient comes from a random batch of the memory, as large as B2, drawn at each
+    step. It covers all trained parameters.
 
     Mixing: B1 is mixed within itself, and partners of harmful pairs come from the new data or the
     memory. The reference gradient stays unmixed. Criterion: as in ER.
@@ -46,19 +46,15 @@ class AGEM(ER):
         """Return the gradient of a random batch from the memory, for each trained parameter."""
         x, y = self.pool.batch(self.draw_replay())
         loss = self.cross_entropy(self.model(x), y)
-        gradient = torch.autograd.grad(loss, self.trained(), allow_unused=True)
+        gradient = torch.autograd.grad(loss, self.parameters(), allow_unused=True)
         # A sum instead of a mean: only the direction matters.
         self.ranks.all_sum([part for part in gradient if part is not None])
         return list(gradient)
 
-    def trained(self) -> list[nn.Parameter]:
-        """Return the parameters that have gradients."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
     def adjust_gradients(self) -> None:
         """Remove the component that opposes the memory's gradient."""
         if self._reference:
-            project(self.trained(), self._reference)
+            project(self.parameters(), self._reference)
             self._reference = []
 
     def class_shares(self) -> Tensor:

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.old_network import WithOldNetwork
+from gradmix.mixing.plan import check_rows
 from gradmix.types import Samples
 
 RIDGE = 0.01  # pulls α to 1 and β to 0; a few held-out samples may be separable without bound
@@ -84,8 +85,7 @@ class BiC(WithOldNetwork):
 
     def set_pool(self, pool: Pool) -> None:
         """Take the data of a task without the held-out samples."""
-        if len(self.held) and not 0 <= int(self.held.min()) <= int(self.held.max()) < len(pool):
-            raise InputError(f"held has rows outside the pool of {len(pool)} samples")
+        check_rows("held", self.held, len(pool))
         self.whole, trained = pool, pool.without(self.held) if len(self.held) else pool
         if not trained.num_new:
             raise InputError("held has all samples of the task; none is left for the training")

@@ -21,8 +21,10 @@ from torch import Tensor, nn
 from gradmix._setting_types import Number, setting
 from gradmix.closed_form import SLDA, ClosedFormHead, NearestMean, Ridge, fit_temperature
 from gradmix.errors import FileError, InputError
-from gradmix.methods.base import Method, Options, Stage
+from gradmix.methods.base import Method
+from gradmix.methods.capabilities import Options
 from gradmix.methods.closed_form_start import every_tenth
+from gradmix.methods.parts import Stage
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Plan
 from gradmix.models.network import Network
@@ -148,7 +150,7 @@ class ClosedForm(Method):
         except FileError as error:
             raise InputError(f"sums: {error}") from error
         if any(label >= self.seen for label in self.solver.classes):
-            raise InputError(f"sums: labels are not those of {self.seen} classes")
+            raise InputError(f"sums: a label is not one of the {self.seen} classes")
         saved = state["calibration"]
         self._log_temperature = float(saved["log_temperature"])
         self._calibrated = int(saved["samples"])

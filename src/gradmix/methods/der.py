@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ALL
 from gradmix.errors import InputError
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.er import ER
 from gradmix.types import Samples
 
@@ -55,8 +55,7 @@ class DER(ER):
         mixed = self.mixed_batch(step)
         outputs = self.logits(mixed)
         if self.mixer.recipe is None:
-            rows = self.ranks.rows(self.step_rows)
-            new = min(max(number - rows.start, 0), len(outputs))  # of this rank's rows
+            rows, new = self.ranks.rows(self.step_rows), self.new_rows
             own = self.class_loss(outputs[:new], mixed.targets[:new])
             loss, again = self.term(own, new / number), outputs[new:]
             rows = slice(max(rows.start - number, 0), max(rows.stop - number, 0))

@@ -16,9 +16,11 @@ from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
 from gradmix.memory.replay import first_of_each_class
-from gradmix.methods.base import Options, Stage
+from gradmix.methods.capabilities import Options
 from gradmix.methods.expanding import Expanding, ExpandingOptions, SpecialisedNetwork
+from gradmix.methods.parts import Stage
 from gradmix.mixing.mixer import Plan
+from gradmix.mixing.plan import check_rows
 from gradmix.models.network import Mix, Network, check_splittable, new_linear
 from gradmix.types import MixedBatch, Samples
 
@@ -34,7 +36,7 @@ class DERExpandableOptions(ExpandingOptions):
     """
 
     classifier: Number = setting(
-        1.0, "Epochs of the classifier's training over those of the network's.", ge=0
+        1.0, "Epochs of the classifier's training, as a multiple of the epochs.", ge=0
     )
     temperature: Number = setting(5.0, "Divides the logits in the classifier's training.", gt=0)
 
@@ -161,8 +163,8 @@ class DERExpandable(Expanding):
         rows = self.balanced
         if (rows is not None) != (stage.name == "classifier"):
             raise InputError(f"balanced does not fit the stage {stage.name!r}")
-        if rows is not None and (
-            not len(rows) or not 0 <= int(rows.min()) <= int(rows.max()) < len(self.pool)
-        ):
-            raise InputError(f"balanced has rows outside the pool of {len(self.pool)} samples")
+        if rows is not None:
+            if not len(rows):
+                raise InputError("balanced is empty")
+            check_rows("balanced", rows, len(self.pool))
         super().load_stage_state_dict(state, stage)

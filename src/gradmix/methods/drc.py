@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
-from gradmix.methods.base import Options, Stage
+from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, distillation
+from gradmix.methods.parts import Stage
 from gradmix.mixing.plan import Plan
 from gradmix.models.heads import grow_head
 from gradmix.models.network import check_splittable, new_linear
@@ -36,7 +37,7 @@ class DRCOptions(Options):
     prior: Number = setting(1.2, "Logit adjustment τ in fusion, if the setting is 0.", ge=0)
 
 
-class DRC(ER):
+class DRC(ExtendsNetwork, ER):
     """Two light branches, for old and for new classes; adaptation, then fusion.
 
     A branch is a BatchNorm layer on the last feature map. Both share one classifier, and their
@@ -59,13 +60,9 @@ class DRC(ER):
     in the loss.
     """
 
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
     row_wise: ClassVar[bool] = False  # BatchNorm and means with weights cover the whole batch
     options_type: ClassVar[type[Options]] = DRCOptions
     options: DRCOptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
     model: TwoNorms
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -112,10 +109,6 @@ class DRC(ER):
         """Let the loss and the criterion add the logarithms of some shares to the logits."""
         power = self.settings.logit_adjustment or self.options.prior
         self.adjustment = power * shares.log() if power else None
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return all except the scales and shifts of the old branch."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Plan batches of new and replayed samples; adaptation uses new ones, unmixed."""

@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
-from gradmix.methods.base import Options, Stage
+from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.losses import as_soft, fold_old_classes, smooth_labels
 from gradmix.methods.old_network import WithOldNetwork
+from gradmix.methods.parts import Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.models.network import check_splittable
 from gradmix.models.task_tokens import TaskTokenNetwork
@@ -28,11 +29,13 @@ class DyToxOptions(Options):
     """The reference's values; the length and the learning rate of tuning are ratios."""
 
     divergence: Number = setting(0.1, "Weight of the new-versus-old loss.", ge=0)
-    tuning: Number = setting(20 / 500, "Epochs of balanced tuning over those of training.", gt=0)
-    tuning_lr: Number = setting(0.1, "Learning rate of tuning over that of training.", gt=0)
+    tuning: Number = setting(
+        20 / 500, "Epochs of balanced tuning, as a multiple of the epochs.", gt=0
+    )
+    tuning_lr: Number = setting(0.1, "Learning rate of tuning, as a multiple of the lr.", gt=0)
 
 
-class DyTox(WithOldNetwork):
+class DyTox(ExtendsNetwork, WithOldNetwork):
     """Task tokens: every task has its own embedding of an input, made by one shared attention.
 
     Each class is a binary decision of its task's head. Training freezes the tokens and heads of
@@ -53,12 +56,9 @@ class DyTox(WithOldNetwork):
     block-diagonal. Gradients have the softmax form, although the loss is binary.
     """
 
-    needs_new_classes: ClassVar[bool] = True
     softmax: ClassVar[bool] = False
     options_type: ClassVar[type[Options]] = DyToxOptions
     options: DyToxOptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
     model: TaskTokenNetwork
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -130,7 +130,7 @@ class DyTox(WithOldNetwork):
             patches = net.backbone.tokens(mixed.x, mixed.mix, mixed.at)
         embeddings = net.embeddings(patches)
         logits = net.classify(embeddings)
-        targets = as_soft(mixed.targets, self.seen)
+        targets = as_soft(mixed.targets, self.seen).to(logits.dtype)
         loss = F.binary_cross_entropy_with_logits(logits, smooth_labels(targets, smoothing))
         if self.is_tuning or net.divergence is None:
             return loss

@@ -58,9 +58,7 @@ class ERACE(ER):
         if not len(self.memory):
             return self.class_loss(outputs, mixed.targets)
         targets = as_soft(mixed.targets, outputs.shape[1])
-        present = self.pool.y[self.new[step]].unique()
-        first = self.ranks.rows(self.step_rows).start  # of this rank's rows
-        new = min(max(number - first, 0), len(outputs))
+        present, new = self.pool.y[self.new[step]].unique(), self.new_rows
         own = self.loss_among(present, outputs[:new], targets[:new])
         replayed = self.class_loss(outputs[new:], targets[new:])
         share = (len(outputs) - new) / (self.step_rows - number)

@@ -1,4 +1,4 @@
-"""A new part of the network for every task: the common base of MEMO and DER (expandable)."""
+"""A new part of the network for every task: the base of MEMO, DER (expandable) and TagFex."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, Switch, setting
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, fold_old_classes
 from gradmix.models.heads import align_weights, drop_output, grow_head, widen_head
@@ -82,7 +82,7 @@ class SpecialisedNetwork(nn.Module):
         return self
 
 
-class Expanding(ER):
+class Expanding(ExtendsNetwork, ER):
     """A special part per task, and an auxiliary head that tells new classes from old.
 
     The auxiliary head uses the newest part only and has one output for all old classes. The option
@@ -90,12 +90,8 @@ class Expanding(ER):
     except the first.
     """
 
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
     options_type: ClassVar[type[Options]] = ExpandingOptions
     options: ExpandingOptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
     model: SpecialisedNetwork
 
     def grow(self, seen: int) -> None:
@@ -113,10 +109,6 @@ class Expanding(ER):
         """Return a head for one more part; it keeps the weights of the others."""
         return widen_head(self.head, inputs, outputs, generator=generator)
 
-    def parameters(self) -> list[nn.Parameter]:
-        """Return those of the newest special part, the heads and the unfrozen shared part."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-
     def train_step(self, step: int) -> Tensor:
         """Return CE + auxiliary CE with the old classes folded into one."""
         return self.expanded_loss(self.mixed_batch(step))
@@ -128,10 +120,19 @@ class Expanding(ER):
         loss = self.class_loss(net.head(torch.cat(embeddings, dim=1)), mixed.targets)
         if net.auxiliary is None:
             return loss
-        number = net.auxiliary.out_features - 1
-        folded = fold_old_classes(as_soft(mixed.targets, self.seen), self.seen - number)
-        auxiliary = self.cross_entropy(net.auxiliary(embeddings[-1]), folded)
-        return loss + self.options.auxiliary * auxiliary
+        targets = as_soft(mixed.targets, self.seen)
+        return loss + self.auxiliary_loss(net.auxiliary, embeddings[-1], targets)
+
+    def auxiliary_loss(self, head: nn.Linear, newest: Tensor, targets: Tensor) -> Tensor:
+        """Return the weighted cross-entropy of new classes and all old ones folded into one.
+
+        Args:
+            head: The auxiliary head.
+            newest: The embedding of the newest part, (B, d).
+            targets: Soft labels, (B, C).
+        """
+        folded = fold_old_classes(targets, self.seen - (head.out_features - 1))
+        return self.options.auxiliary * self.cross_entropy(head(newest), folded)
 
     def end_task(self, new: Samples) -> None:
         """Align the weights, if asked for, and store exemplars."""
@@ -150,13 +151,14 @@ class Expanding(ER):
                 self.model.auxiliary = drop_output(auxiliary, own)
 
     def structure(self) -> dict[str, Any]:
-        """Add the number of special parts and the outputs of the auxiliary head."""
+        """Add the number of parts and the outputs of the auxiliary head."""
         auxiliary = self.model.auxiliary
-        return {
-            **super().structure(),
-            "specials": len(self.model.specials),
-            "auxiliary": 0 if auxiliary is None else auxiliary.out_features,
-        }
+        outputs = 0 if auxiliary is None else auxiliary.out_features
+        return {**super().structure(), **self.parts(), "auxiliary": outputs}
+
+    def parts(self) -> dict[str, int]:
+        """Return the number of special parts."""
+        return {"specials": len(self.model.specials)}
 
     def rebuild(self, structure: dict[str, Any]) -> None:
         """Make parts and heads of the saved number and shape."""

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
-from gradmix.methods.base import Options, Stage
+from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import distillation
+from gradmix.methods.parts import Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.models.network import Mix, Network, check_splittable, new_linear
@@ -32,7 +33,9 @@ class FOSTEROptions(Options):
     beta2: Number = setting(0.97, "Effective-number weights of the distillation.", ge=0, lt=1)
     distill: Number = setting(1.0, "Weight of the distillation from the old network.", ge=0)
     temperature: Number = setting(2.0, "Temperature of both distillations.", gt=0)
-    compression: Number = setting(130 / 170, "Epochs of compression over those of boosting.", gt=0)
+    compression: Number = setting(
+        130 / 170, "Epochs of compression, as a multiple of the epochs.", gt=0
+    )
     mix_boosting: Switch = setting(1.0, "0 leaves the batches of boosting unmixed.")
     mix_compression: Switch = setting(0.0, "1 mixes the batches of compression, too.")
 
@@ -68,14 +71,14 @@ class TwoBranches(nn.Module):
         return self
 
 
-class FOSTER(ER):
+class FOSTER(ExtendsNetwork, ER):
     """Boosting and compression.
 
     Boosting trains a new branch beside the frozen old network, with one head on both, a second
     head on the new branch and distillation from the old network. Compression trains a single
     network to answer as the two branches do, with classes weighted against their imbalance.
 
-    Results are those of the two branches ("main"), as in the reference. The single network, which
+    Results come from the two branches ("main"), as in the reference. The single network, which
     is the old one of the next task, is reported as "student".
 
     Choices where the sources are silent: the optimizer is the same as in other methods; the
@@ -88,12 +91,8 @@ class FOSTER(ER):
     Criterion: the embeddings of both branches and the head on them, with plain softmax outputs.
     """
 
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
     options_type: ClassVar[type[Options]] = FOSTEROptions
     options: FOSTEROptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(check_splittable(model, "FOSTER"), *args, **kwargs)

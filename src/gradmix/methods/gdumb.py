@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from torch import Tensor
-
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
-from gradmix.methods.base import Options, Stage
+from gradmix.methods.capabilities import Options
 from gradmix.methods.from_scratch import FromScratch
-from gradmix.mixing.mixer import Plan
-from gradmix.types import Samples
+from gradmix.methods.parts import Stage
 
 
 class GDumbOptions(Options):
@@ -73,10 +70,3 @@ class GDumb(FromScratch):
     def stages(self) -> Sequence[Stage]:
         """Return one stage of many passes, because the memory is small."""
         return [Stage("train", max(1, round(self.settings.epochs * self.options.passes)))]
-
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Use batches of exemplars only."""
-        return self.mixer.plan(new, None)
-
-    def end_task(self, new: Samples) -> None:
-        """Store nothing more."""

@@ -15,8 +15,9 @@ from gradmix.criterion import embed
 from gradmix.criterion.scores import residuals
 from gradmix.errors import InputError
 from gradmix.memory import GreedyBuffer, gradient_directions
-from gradmix.methods.base import Stage
 from gradmix.methods.er import ER
+from gradmix.methods.parts import Stage
+from gradmix.mixing.plan import check_rows
 from gradmix.types import MixedBatch, Samples
 
 OFFER_BATCH = 1024
@@ -27,7 +28,7 @@ class GSS(ER):
 
     Three things differ from the reference, because the memory holds N exemplars per class and is
     filled at the end of a task. Each class has its own buffer of size N, which its samples pass
-    once, in random order. Gradients are those of the last layer at the end of the task. A sample
+    once, in random order. Gradients concern the last layer, at the end of the task. A sample
     need not differ from the whole buffer to compete: within a class, gradients hardly ever point
     apart, and that test would keep the first N. `GSSStream` chooses during training instead.
 
@@ -131,6 +132,4 @@ class GSSStream(GSS):
         """Check the buffers against the data of the task, too."""
         super().load_stage_state_dict(state, stage)
         for label, buffer in self._buffers.items():
-            rows = buffer.index
-            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.pool.num_new:
-                raise InputError(f"buffers.{label}.index has rows outside the task's data")
+            check_rows(f"buffers.{label}.index", buffer.index, self.pool.num_new)

@@ -10,14 +10,13 @@ from torch import Tensor
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.from_scratch import FromScratch
-from gradmix.mixing.mixer import Plan
 from gradmix.types import Samples
 
 
 class Joint(FromScratch):
     """Trains from scratch on everything seen, at every task.
 
-    It stores all data, whatever the budget of the memory.
+    It stores all data and ignores the budget of the memory.
 
     Mixing: as in ordinary training, within batches of all classes. Nothing is forgotten, so
     gradient partners have no meaning and are refused.
@@ -48,10 +47,6 @@ class Joint(FromScratch):
     def epoch_samples(self) -> int:
         """An epoch covers the whole pool."""
         return len(self.pool)
-
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Use batches of everything seen."""
-        return self.mixer.plan(new, None)
 
     def class_shares(self) -> Tensor:
         """Return the shares among all samples."""

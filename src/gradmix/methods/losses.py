@@ -8,22 +8,46 @@ from torch.nn import functional as F
 
 
 def as_soft(targets: Tensor, outputs: int) -> Tensor:
-    """Return soft labels (B, C); hard labels (B,) become one-hot."""
+    """Return soft labels, (B, C).
+
+    Args:
+        targets: Soft labels (B, C), or hard labels (B,), which become one-hot.
+        outputs: C.
+    """
     return targets if targets.ndim == 2 else F.one_hot(targets, outputs).to(torch.float32)
 
 
 def smooth_labels(targets: Tensor, share: float) -> Tensor:
-    """Return soft labels (B, C) with a share of their mass spread over all outputs."""
+    """Return soft labels with a share of their mass spread over all outputs, (B, C).
+
+    Args:
+        targets: Soft labels, (B, C).
+        share: The share.
+    """
     return targets * (1 - share) + share / targets.shape[1]
 
 
 def fold_old_classes(targets: Tensor, number_old: int) -> Tensor:
-    """Return the summed mass of the old classes, then the mass of each new class, (B, 1 + new)."""
+    """Return the summed mass of the old classes, then the mass of each new class, (B, 1 + new).
+
+    Args:
+        targets: Soft labels, (B, C).
+        number_old: Number of old classes, which come first.
+
+    >>> fold_old_classes(torch.tensor([[0.25, 0.25, 0.5]]), 2)
+    tensor([[0.5000, 0.5000]])
+    """
     return torch.cat([targets[:, :number_old].sum(1, keepdim=True), targets[:, number_old:]], 1)
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
-    """Return the cross-entropy of softened outputs, averaged over the batch, without factor T²."""
+    """Return the cross-entropy of softened outputs, averaged over the batch, without factor T².
+
+    Args:
+        student: Logits that learn, (B, C).
+        teacher: Logits to learn from, (B, C).
+        temperature: T, which divides both.
+    """
     soft = (teacher / temperature).softmax(dim=1)
     return -(soft * (student / temperature).log_softmax(dim=1)).sum(dim=1).mean()
 

@@ -11,11 +11,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.losses import as_soft, distillation
 from gradmix.methods.old_network import WithOldNetwork
-from gradmix.mixing.mixer import Plan
-from gradmix.types import Samples
 
 
 class LwFOptions(Options):
@@ -40,10 +38,6 @@ class LwF(WithOldNetwork):
     replays: ClassVar[bool] = False
     selection: ClassVar[str | None] = None
 
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Use batches of new samples only."""
-        return self.mixer.plan(new, None)
-
     def train_step(self, step: int) -> Tensor:
         """Return CE(classes of the task) + λ · distillation(old classes)."""
         mixed, classes = self.mixed_batch(step), self.mixer.classes
@@ -55,6 +49,3 @@ class LwF(WithOldNetwork):
         known = outputs[:, : self.old_classes]
         kept = distillation(known, self.old_logits(mixed), self.options.temperature)
         return loss + self.options.distill * kept
-
-    def end_task(self, new: Samples) -> None:
-        """Store nothing."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from gradmix._setting_types import Switch, setting
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.expanding import Expanding, ExpandingOptions, SpecialisedNetwork
 from gradmix.models.network import check_splittable
 

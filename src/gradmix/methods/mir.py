@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.retrieval import Retrieval
 from gradmix.types import Samples
 
@@ -77,9 +77,7 @@ class MIR(Retrieval):
         trained = {name: value for name, value in parameters.items() if value.requires_grad}
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
         outputs = functional_call(self.model, (parameters, buffers), (new.x,))
-        loss = self.class_loss(outputs, new.y)
-        if not self.ranks.alone:
-            loss = loss * share
+        loss = self.class_loss(outputs, new.y) * share
         gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         self.ranks.all_sum([gradient for gradient in gradients if gradient is not None])
         assert self.optimizer is not None

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.data.views import second_view
-from gradmix.methods.base import Options
+from gradmix.methods.capabilities import Options
 from gradmix.methods.losses import as_soft, smooth_labels
 from gradmix.methods.nearest_mean import NearestMean
 from gradmix.models.adapt import Adapted
@@ -36,7 +36,7 @@ class SCR(NearestMean):
     """A contrastive loss on two views of B1 ∪ B2; a prediction is the nearest mean of exemplars.
 
     The loss makes projections of samples with one label similar. The projector is a small network
-    on the embedding, which only the loss uses. Class means are those of the embeddings.
+    on the embedding, which only the loss uses. Class means are means of embeddings.
 
     Choices where the reference does not fit: the first task trains on B1 alone, because the memory
     is filled at its end. (The reference trains only when the memory has samples.) Images with one

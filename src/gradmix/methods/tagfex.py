@@ -11,30 +11,28 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gradmix._setting_types import Number, Switch, setting
-from gradmix.methods.base import Options
-from gradmix.methods.er import ER
-from gradmix.methods.losses import as_soft, contrast, fold_old_classes
-from gradmix.models.heads import align_weights, drop_output, grow_head
+from gradmix._setting_types import Number, setting
+from gradmix.methods.capabilities import Options
+from gradmix.methods.expanding import Expanding, ExpandingOptions
+from gradmix.methods.losses import as_soft, contrast
+from gradmix.models.heads import drop_output, grow_head
 from gradmix.models.network import check_splittable
 from gradmix.models.tagfex import Seen, TagFexNetwork
-from gradmix.types import Samples
 
 TEMPERATURE = 0.2  # of both contrastive losses
 TRANSFER_TEMPERATURE = 2.0
 
 
-class TagFexOptions(Options):
+class TagFexOptions(ExpandingOptions):
     """The reference's values, except for `align`; see MEMO."""
 
     auxiliary: Number = setting(2.0, "Weight of the new-versus-old loss.", ge=0)
     contrast: Number = setting(1.0, "Weight of the contrastive loss of two views.", ge=0)
     distill: Number = setting(2.0, "Weight of the distillation of task-agnostic features.", ge=0)
     transfer: Number = setting(1.0, "Weight of the transfer to the newest network.", ge=0)
-    align: Switch = setting(0.0, "1 scales the weights of new classes to the old ones.")
 
 
-class TagFex(ER):
+class TagFex(Expanding):
     """A new network per task, and one task-agnostic network that guides it.
 
     The task-agnostic network learns to recognise a second view of each sample (InfoNCE) and to
@@ -54,13 +52,9 @@ class TagFex(ER):
     """
 
     row_wise: ClassVar[bool] = False  # each row is compared with all others
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
     options_type: ClassVar[type[Options]] = TagFexOptions
     options: TagFexOptions
-    grows: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
-    model: TagFexNetwork
+    model: TagFexNetwork  # type: ignore[assignment]
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(check_splittable(model, "TagFex"), *args, **kwargs)
@@ -74,10 +68,6 @@ class TagFex(ER):
             self.model.head = grow_head(self.head, seen, generator=generator)
         elif seen > self.seen:
             self.model.add_specific(seen, seen - self.seen, generator)
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return those that are not frozen."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def views(self, step: int) -> tuple[Seen, Tensor]:
         """Return what the networks see of both views of a batch, and soft labels, (2 B, C)."""
@@ -97,13 +87,10 @@ class TagFex(ER):
         spread = options.contrast * contrast(projected, projected, TEMPERATURE)
         if net.auxiliary is None:
             return loss + spread
-        old = self.seen - (net.auxiliary.out_features - 1)
-        share = old / self.seen
-        folded = fold_old_classes(targets, old)
-        auxiliary = self.cross_entropy(net.auxiliary(seen.newest), folded)
+        share = (self.seen - (net.auxiliary.out_features - 1)) / self.seen  # of old classes
         return (
             loss
-            + options.auxiliary * auxiliary
+            + self.auxiliary_loss(net.auxiliary, seen.newest, targets)
             + (1 - share) * spread
             + share * options.distill * self.distilled(seen)
             + self.merged(seen, logits, targets, loss)
@@ -138,37 +125,21 @@ class TagFex(ER):
         transfer = (shares * teacher.exp() * (teacher - student)).sum() / number
         return own + self.options.transfer * (own < loss) * transfer
 
-    def end_task(self, new: Samples) -> None:
-        """Align the weights, if asked for, and store exemplars."""
-        auxiliary = self.model.auxiliary
-        if auxiliary is not None and auxiliary.out_features > 1 and self.options.align:
-            align_weights(self.head, self.seen - auxiliary.out_features + 1, self.seen)
-        super().end_task(new)
-
     def drop_outputs(self, label: int) -> None:
-        """Remove the output from the auxiliary and the merged head, if they have it."""
+        """Remove the output from the merged head, too, if it has one for this class."""
         super().drop_outputs(label)
         net = self.model
-        if net.auxiliary is None:
+        if net.merged_head is None:
             return
-        new = net.auxiliary.out_features - 1
-        own = label - (self.seen - new)
-        if own < 0:
-            return
-        net.auxiliary = drop_output(net.auxiliary, own + 1)
-        if new == 1:
+        own = label - (self.seen - net.merged_head.out_features)
+        if own >= 0 and net.merged_head.out_features == 1:
             net.merge = net.merged_head = None
-        elif net.merged_head is not None:
+        elif own >= 0:
             net.merged_head = drop_output(net.merged_head, own)
 
-    def structure(self) -> dict[str, Any]:
-        """Add the number of task-specific networks and the outputs of the auxiliary head."""
-        auxiliary = self.model.auxiliary
-        return {
-            **super().structure(),
-            "specifics": len(self.model.specifics),
-            "auxiliary": 0 if auxiliary is None else auxiliary.out_features,
-        }
+    def parts(self) -> dict[str, int]:
+        """Return the number of task-specific networks."""
+        return {"specifics": len(self.model.specifics)}
 
     def rebuild(self, structure: dict[str, Any]) -> None:
         """Make networks and heads of the saved number and shape."""

@@ -22,7 +22,13 @@ class Box(NamedTuple):
 
 
 def linear(x: Tensor, partners: Tensor, lam: float) -> Tensor:
-    """Return λ x + (1−λ) x of the partner (Eq. 2); the result overwrites `partners`."""
+    """Return λ x + (1−λ) x of the partner (Eq. 2); the result overwrites `partners`.
+
+    Args:
+        x: Inputs, (B, …).
+        partners: Inputs of the partners, row by row, (B, …).
+        lam: λ, the share of the own input.
+    """
     return partners.lerp_(x, lam)
 
 
@@ -35,8 +41,16 @@ def draw_box(lam: float, shape: tuple[int, ...], rng: np.random.Generator) -> tu
 
     The box has the area 1 − λ and a centre uniform over the pixels. It is clipped to the image.
 
+    Args:
+        lam: λ, the share of the image that the box leaves, before it is clipped.
+        shape: Shape of one image, (C, H, W).
+        rng: Draws the centre.
+
     Returns:
         The box, and the share of the image outside it, which becomes λ.
+
+    Raises:
+        InputError: If samples are not images.
     """
     if len(shape) != 3:
         raise InputError(f"cutmix needs images (N, C, H, W); these inputs have shape (N, *{shape})")
@@ -53,7 +67,13 @@ def _interval(centre: int, size: int, limit: int) -> tuple[int, int]:
 
 
 def cutmix(x: Tensor, partners: Tensor, box: Box) -> Tensor:
-    """Return `x` with the box of each partner pasted in."""
+    """Return `x` with the box of each partner pasted in.
+
+    Args:
+        x: Images, (B, C, H, W).
+        partners: Images of the partners, row by row, (B, C, H, W).
+        box: The box, the same in all images.
+    """
     mixed = x.clone()
     top, bottom, left, right = box
     mixed[:, :, top:bottom, left:right] = partners[:, :, top:bottom, left:right]
@@ -61,7 +81,12 @@ def cutmix(x: Tensor, partners: Tensor, box: Box) -> Tensor:
 
 
 def manifold_in_batch(rows: Tensor, lam: float) -> Callable[[Tensor], Tensor]:
-    """Return a function that mixes hidden states with other rows of the batch (Manifold Mixup)."""
+    """Return a function that mixes hidden states with other rows of the batch (Manifold Mixup).
+
+    Args:
+        rows: Row of each sample's partner in the batch, (B,).
+        lam: λ, the share of the own hidden state.
+    """
     return lambda h: torch.lerp(h.index_select(0, rows), h, lam)
 
 

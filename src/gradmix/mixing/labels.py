@@ -16,14 +16,22 @@ KAPPA = 3.0  # Remix: one class is much rarer if the other has this many times i
 
 
 def proportional(y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, tau: float) -> Tensor:
-    """Return λ for every label (Mixup)."""
+    """Return λ for every label (Mixup); the arguments are those of `remix`."""
     return lam.to(torch.float32)[:, None].expand_as(y)
 
 
 def remix(y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, tau: float) -> Tensor:
     """Return λ, except that a much rarer class takes the whole label (Remix).
 
-    It does so if the other class's share of the input is below `tau`.
+    Args:
+        y: Labels of S batches, (S, B).
+        partner_y: Labels of their partners, (S, B).
+        lam: λ of each batch, (S,).
+        counts: Samples of each class in the pool, (C,).
+        tau: The rarer class takes the label if the other's share of the input is below this.
+
+    Returns:
+        The share of the own label in each target, (S, B).
     """
     lam = lam[:, None]
     counts = counts.to(torch.float32)

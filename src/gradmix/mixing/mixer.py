@@ -95,7 +95,12 @@ class Mixer:
     # --- planning ---------------------------------------------------------------------------
 
     def plan(self, index: Tensor, pairs: Pairs | None) -> Plan:
-        """Return how batches of pool rows, (S, B), are mixed (Algorithm 1, steps 14 to 22)."""
+        """Return how batches are mixed (Algorithm 1, steps 14 to 22).
+
+        Args:
+            index: Pool rows of S batches, (S, B).
+            pairs: The harmful pairs of the epoch; None if there are none.
+        """
         return self.plan_labels(self._pool.y[index], pairs, index)
 
     def plan_labels(self, y: Tensor, pairs: Pairs | None, index: Tensor | None = None) -> Plan:
@@ -286,7 +291,14 @@ class Mixer:
 
 
 def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
-    """Return targets with `shares` (B,) of the own label and the rest of the partner's, (B, C)."""
+    """Return targets with a share of the own label and the rest of the partner's, (B, C).
+
+    Args:
+        y: Labels, (B,).
+        partner_y: Labels of the partners, (B,).
+        shares: Share of the own label in each target, (B,).
+        num_outputs: C.
+    """
     targets = torch.zeros(len(y), num_outputs, dtype=shares.dtype, device=y.device)
     targets.scatter_(1, y[:, None], shares[:, None])
     return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])

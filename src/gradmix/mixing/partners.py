@@ -104,7 +104,7 @@ def gradient(request: Request) -> Partners:
 def gradient_class_balanced(request: Request) -> Partners:
     """Draw as `class_balanced` and replace the pairs in S⁻ by S* (another step 14).
 
-    The draws are those of `class_balanced`, so the two differ in nothing but the replacements.
+    The draws equal those of `class_balanced`, so the two differ only in the replacements.
     """
     classes, uniform = request.classes_and_uniforms()
     harmful = request.harmful(classes)

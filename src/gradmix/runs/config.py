@@ -14,7 +14,7 @@ from gradmix.data.augment import TRANSFORMS
 from gradmix.diagnostics import ANALYSES
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import find_method
-from gradmix.methods.base import read_options
+from gradmix.methods.capabilities import read_options
 from gradmix.methods.optimizer import check_optimizer
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.models import MODELS

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import sys
 import tempfile
 import threading
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 
 from gradmix.errors import InputError, MissingPackageError, WorkerError
 from gradmix.files import locked
+from gradmix.training.processes import ctrl_c_waiting
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -92,7 +92,7 @@ def compute(
     if engine is None:
         yield from map(work, items)
         return
-    with _ctrl_c_waiting():
+    with ctrl_c_waiting():
         opened = engine.open()
         executor = opened.__enter__()
         futures = [executor.submit(work, item) for item in items]
@@ -210,19 +210,3 @@ def _check_devices(needed: int) -> None:
             f"jobs times devices_per_run is {needed}, and this machine has {found} GPUs; give "
             "fewer of either"
         )
-
-
-@contextmanager
-def _ctrl_c_waiting() -> Iterator[None]:
-    """Delay Ctrl-C until afterwards; processes that are started within never receive it.
-
-    Their parent receives it and ends them.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # pragma: no cover - on Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -36,7 +36,7 @@ def check_stage(training: Training, task: Task) -> Stage:
 
 
 def check_batches(training: Training, losses: int, steps: int) -> None:
-    """Refuse batches that are not those of this pool, or another number of losses.
+    """Refuse batches that do not belong to this pool, or another number of losses.
 
     Args:
         training: The training, whose method has loaded its batches.

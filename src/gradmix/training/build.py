@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed as dist
@@ -17,7 +17,7 @@ from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, find_method
-from gradmix.methods.base import read_options
+from gradmix.methods.capabilities import read_options
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer
 from gradmix.models import memory_format
@@ -118,7 +118,7 @@ class Design:
 
     def _selector(self, streams: RandomStreams, ranks: Ranks) -> PairSelector:
         recipe = Recipe() if self.recipe is None else self.recipe
-        # A stream of its own keeps the draws of partners those of `class-balanced`, its control.
+        # With its own stream, the draws of partners equal those of its control, `class-balanced`.
         stream = "criterion" if recipe.partners == "gradient-class-balanced" else "mixing"
         return PairSelector(
             self.criterion,
@@ -132,6 +132,10 @@ class Design:
 
 def make_fabric(device: str, precision: str) -> Fabric:
     """Return a Lightning Fabric for one device; it provides device and precision.
+
+    Args:
+        device: auto, cpu, cuda or mps, also with a number, such as cuda:1.
+        precision: Precision of Fabric, such as 32-true or bf16-mixed.
 
     Raises:
         InputError: If the device is unknown or not available, or if this is one of several
@@ -156,16 +160,27 @@ def _one_device(device: str, precision: str) -> Fabric:
     accelerator, _, number = device.partition(":")
     if number and not number.isdecimal():
         raise InputError(f"device is {device!r}; give auto, cpu, cuda, mps or, for example, cuda:1")
+    devices = [int(number)] if number else 1
+    given = {"accelerator": accelerator, "devices": devices, "precision": precision}
+    return new_fabric(f"device is {device!r}", **given)
+
+
+def new_fabric(wanted: str, **given: Any) -> Fabric:
+    """Return a Lightning Fabric.
+
+    Args:
+        wanted: What the user asked for, for the message.
+        **given: The arguments of Fabric.
+
+    Raises:
+        InputError: If there is no such device.
+    """
     from lightning_fabric import Fabric  # takes as long to import as PyTorch
 
     try:
-        return Fabric(
-            accelerator=accelerator,
-            devices=[int(number)] if number else 1,
-            precision=precision,  # type: ignore[arg-type]
-        )
+        return Fabric(**given)
     except (ValueError, RuntimeError, TypeError, ImportError) as error:
-        raise InputError(f"device is {device!r}, which cannot be used here: {error}") from error
+        raise InputError(f"{wanted}, which cannot be used here: {error}") from error
 
 
 def pick_device(name: str) -> torch.device:

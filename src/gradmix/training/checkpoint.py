@@ -193,12 +193,8 @@ class Checkpoint:
         training, saved = self._training, state["training"]
         try:
             check_structure(saved["method"]["structure"], self._largest)
-            for name in (
-                "losses",
-                "method",
-                "stage",
-                "order",
-            ):  # generators load their state from the CPU
+            # The random streams stay on the CPU: generators load their state from there.
+            for name in ("losses", "method", "stage", "order"):
                 saved[name] = training.fabric.to_device(saved[name])
             training.load_state_dict(saved)
             training.fabric.strategy.precision.load_state_dict(state["precision"])

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from gradmix.training.loop import Training
 
 
-def weighted(loss: Tensor, method: Method) -> Tensor:
-    """Return the loss of this rank's rows, weighted by their share of the batch.
+def own_part(loss: Tensor, method: Method) -> Tensor:
+    """Return this rank's part of the loss of a batch; the parts of all ranks add up to its mean.
 
-    The sum over all ranks is then the mean over the batch, also if it does not divide evenly.
+    Args:
+        loss: The mean over this rank's rows. They may be more or fewer than those of other ranks.
+        method: The method, whose plan knows the number of rows.
     """
-    ranks = method.ranks
-    return loss if ranks.alone else loss * ranks.share(method.step_rows)
+    return loss * method.ranks.share(method.step_rows)
 
 
 @torch.no_grad()
@@ -31,6 +32,10 @@ def sum_over_ranks(loss: Tensor, method: Method) -> None:
     """Sum the loss and its gradients over all ranks, in one exchange.
 
     The statistics of BatchNorm are averaged with them, so that all ranks hold the same network.
+
+    Args:
+        loss: This rank's part of the loss; it becomes the sum.
+        method: The method, whose optimizer knows the trained parameters.
     """
     ranks, optimizer = method.ranks, method.optimizer
     assert optimizer is not None

@@ -8,20 +8,12 @@ Lightning Fabric chooses the device of a process and connects the ranks.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
 import socket
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from pickle import PicklingError
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,14 +21,11 @@ from torch import distributed as dist
 
 from gradmix.errors import InputError, RankError
 from gradmix.ranks import ALONE, Ranks
-from gradmix.training._rank_process import QUIET, RESUME, begin
-from gradmix.training.build import make_fabric, processes_outside
+from gradmix.training.build import make_fabric, new_fabric, processes_outside, torch_threads
+from gradmix.training.processes import RESUME, OtherRanks
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-END_SECONDS = 10.0  # how long a rank may take to end after the last step
-REASON_SECONDS = 3.0  # how long to wait for the reason why a rank ended
 
 
 @dataclass(frozen=True)
@@ -124,7 +113,7 @@ def _connected(
     precision: str,
     wanted: Devices,
     variables: Mapping[str, str] | None = None,
-    others: _Others | None = None,
+    others: OtherRanks | None = None,
 ) -> Iterator[Job]:
     """Join the process group; leave it at the end, after all ranks are done.
 
@@ -135,7 +124,8 @@ def _connected(
         variables: Environment variables that tell Fabric the rank; None under torchrun or srun.
         others: The ranks that this process started.
     """
-    with _environment(variables or {}), _same_threads():
+    # Fabric changes the number of threads.
+    with _environment(variables or {}), torch_threads(torch.get_num_threads()):
         connect = partial(_connect, device, precision, wanted, local=variables is not None)
         fabric = connect() if others is None else others.watched_during(connect)
         try:
@@ -149,32 +139,22 @@ def _connected(
                 dist.destroy_process_group()
 
 
-def _new_fabric(device: str, precision: str, wanted: Devices, *, local: bool) -> Fabric:
-    from lightning_fabric import Fabric  # takes as long to import as PyTorch
+def _connect(device: str, precision: str, wanted: Devices, *, local: bool) -> Fabric:
+    """Return the device of this process when all ranks are connected."""
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     if ":" in device:
         raise InputError(f"device is {device!r} and devices is {wanted.devices}; give cuda or cpu")
-    try:
-        return Fabric(
+    with _few_messages():
+        fabric = new_fabric(
+            f"devices is {wanted.devices}, nodes is {wanted.nodes} and device is {device!r}",
             accelerator=device,
             strategy="ddp",
             devices=wanted.devices,
             num_nodes=wanted.nodes,
-            precision=precision,  # type: ignore[arg-type]
+            precision=precision,
             plugins=[LightningEnvironment()] if local else None,
         )
-    except (ValueError, RuntimeError, TypeError, ImportError) as error:
-        raise InputError(
-            f"devices is {wanted.devices}, nodes is {wanted.nodes} and device is {device!r}, which "
-            f"cannot be used here: {error}"
-        ) from error
-
-
-def _connect(device: str, precision: str, wanted: Devices, *, local: bool) -> Fabric:
-    """Return the device of this process when all ranks are connected."""
-    with _few_messages():
-        fabric = _new_fabric(device, precision, wanted, local=local)
         try:
             fabric.launch()
         except (ValueError, RuntimeError) as error:
@@ -210,16 +190,6 @@ def _few_messages() -> Iterator[None]:
         logger.setLevel(before)
 
 
-@contextmanager
-def _same_threads() -> Iterator[None]:
-    """Restore PyTorch's number of threads, which Fabric changes."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 # --- starting -----------------------------------------------------------------------------------
 
 
@@ -227,10 +197,10 @@ def _same_threads() -> Iterator[None]:
 def _started(device: str, precision: str, wanted: Devices, follow: Follow) -> Iterator[Job]:
     """Start the other ranks of this machine and become rank 0."""
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
-    others = _Others(device, precision, wanted, follow, variables)
-    own = {**variables, "LOCAL_RANK": "0"}
+    own, *rest = ({**variables, "LOCAL_RANK": str(rank)} for rank in range(wanted.devices))
+    others = OtherRanks([partial(_follow, device, precision, wanted, follow, v) for v in rest])
     try:
-        with _noticing(others), _connected(device, precision, wanted, own, others) as job:
+        with others.noticed(), _connected(device, precision, wanted, own, others) as job:
             yield job
         others.join()
     except RankError as error:
@@ -242,135 +212,11 @@ def _started(device: str, precision: str, wanted: Devices, follow: Follow) -> It
         others.end()
 
 
-@contextmanager
-def _noticing(others: _Others) -> Iterator[None]:
-    """Raise RankError at once when a rank is lost, in the main thread, where signals arrive.
-
-    Elsewhere, the next sum or gather fails.
-    """
-    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGCHLD)
-
-    def notice(number: int, frame: FrameType | None) -> None:
-        if callable(before):
-            before(number, frame)
-        if others.lost() is not None:
-            raise RankError("a rank ended")
-
-    signal.signal(signal.SIGCHLD, notice)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-class _Others:
-    """The ranks that this process started."""
-
-    def __init__(
-        self,
-        device: str,
-        precision: str,
-        wanted: Devices,
-        follow: Follow,
-        variables: Mapping[str, str],
-    ) -> None:
-        self._processes: list[BaseProcess] = []
-        self._lines: list[Connection] = []  # orders to the ranks, and their reports
-        try:
-            with _ctrl_c_waiting():
-                for rank in range(1, wanted.devices):
-                    self._start(rank)
-            for rank, line in enumerate(self._lines, start=1):
-                own = {**variables, "LOCAL_RANK": str(rank)}
-                line.send((_follow, (device, precision, wanted, follow, own)))
-        except BrokenPipeError:
-            return  # a rank ended; `watched_during` notices
-        except (PicklingError, AttributeError, TypeError, RuntimeError, OSError) as error:
-            self.end()
-            raise InputError(
-                f"devices is {wanted.devices}, but other processes cannot be started: {error}"
-            ) from error
-
-    def _start(self, rank: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        line, other_end = context.Pipe()
-        process = context.Process(target=begin, args=(rank, other_end), daemon=True)
-        process.start()
-        other_end.close()
-        self._processes.append(process)
-        self._lines.append(line)
-
-    def watched_during(self, connect: Callable[[], Fabric]) -> Fabric:
-        """Return `connect()`, unless a rank ends before."""
-        answers: list[Fabric | Exception] = []
-
-        def call() -> None:
-            try:
-                answers.append(connect())
-            except Exception as error:  # raised below
-                answers.append(error)
-
-        thread = threading.Thread(target=call, daemon=True, name="connect-ranks")
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.05)
-            if not all(process.is_alive() for process in self._processes):
-                raise RankError("a rank ended before all were connected")
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        return answers[0]
-
-    def lost(self) -> int | None:
-        """Return the number of a rank that ended, except because of another one."""
-        for rank, process in enumerate(self._processes, start=1):
-            if not process.is_alive() and process.exitcode not in (0, QUIET):
-                return rank
-        return None
-
-    def reason(self) -> str | None:
-        """Return which rank ended and why; None if all live or ended because of another one."""
-        until = time.monotonic() + REASON_SECONDS
-        while time.monotonic() < until:
-            rank = self.lost()
-            if rank is not None:
-                return f"rank {rank} ended: {self._why(rank)}"
-            wait([process.sentinel for process in self._processes if process.is_alive()], 0.1)
-        return None
-
-    def _why(self, rank: int) -> str:
-        """Return the message of a rank, or what its exit code means."""
-        code, line = self._processes[rank - 1].exitcode, self._lines[rank - 1]
-        with suppress(EOFError, OSError):
-            if line.poll():
-                return str(line.recv())
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            return f"{name} (is there enough memory?)" if name == "SIGKILL" else name
-        return f"exit code {code}; does the program start under `if __name__ == '__main__':`?"
-
-    def join(self) -> None:
-        """Wait for the ranks to end by themselves."""
-        until = time.monotonic() + END_SECONDS
-        for process in self._processes:
-            process.join(max(0.0, until - time.monotonic()))
-
-    def end(self) -> None:
-        """End all ranks now; files are written whole or not at all."""
-        for process in self._processes:
-            process.kill()
-            process.join()
-        for line in self._lines:
-            line.close()
 
 
 def _follow(
@@ -379,16 +225,3 @@ def _follow(
     """Be one of the other ranks."""
     with _connected(device, precision, wanted, variables) as job:
         follow(job)
-
-
-@contextmanager
-def _ctrl_c_waiting() -> Iterator[None]:
-    """Delay Ctrl-C until afterwards; processes that are started within never receive it."""
-    if not hasattr(signal, "pthread_sigmask"):  # pragma: no cover - on Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

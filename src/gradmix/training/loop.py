@@ -6,10 +6,10 @@
                              │ once per epoch: criterion → harmful pairs (S⁻), best partners (S*)
     after the task: memory keeps exemplars → evaluate → one row of the accuracy matrix
 
-`Training.events()` is a generator of events: `StepDone`, `EpochDone` and `TaskDone`. Its consumer
-shows progress, saves checkpoints or stops. `methods/er.py` has the training step, `mixing/mixer.py`
-mixes a batch and `criterion/selector.py` finds the harmful pairs. The position of the training is
-kept in plain counters, so that `state_dict` is valid at every event.
+`Training.events()` is a generator of events (`training/events.py`). Its consumer shows progress,
+saves checkpoints or stops. `methods/er.py` has the loss of a step, `mixing/mixer.py` mixes a batch
+and `criterion/selector.py` finds the harmful pairs. The position of the training is kept in plain
+counters, so that `state_dict` is valid at every event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,64 +31,19 @@ from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.training._resume_checks import check_batches, check_samples, check_stage
-from gradmix.training.joint_steps import check_ranks, sum_over_ranks, weighted
+from gradmix.training.events import EpochDone, Evaluation, Event, StepDone, TaskDone
+from gradmix.training.joint_steps import check_ranks, own_part, sum_over_ranks
 from gradmix.training.metrics import count_correct_of_task
 from gradmix.types import Samples, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+__all__ = ["EpochDone", "Evaluation", "Event", "Position", "StepDone", "TaskDone", "Training"]
+
+Randomness = Callable[[], AbstractContextManager[None]]
+
 CHECKED = 32  # samples whose scores are checked after a task
-
-
-class Evaluation(NamedTuple):
-    """Correct test samples of all tasks by task and class, (T, C), for each predictor."""
-
-    correct: dict[str, Tensor]
-    task_aware: dict[str, Tensor]  # when only the outputs of the sample's task are compared
-    tested: Tensor  # test samples by task and class, (T, C)
-
-
-class StepDone(NamedTuple):
-    """One optimizer step."""
-
-    task: int
-    epoch: int
-    step: int
-    steps: int
-    loss: Tensor  # on the device
-    total_steps: int = 0  # steps of the whole training so far
-    evaluation: Evaluation | None = None  # if one was due after this step
-    predicted: Tensor | None = None  # online: new samples that were predicted before the step
-
-
-class EpochDone(NamedTuple):
-    """One pass over the task's data."""
-
-    task: int
-    stage: str
-    epoch: int
-    epochs: int
-    loss: float  # mean over the epoch's steps
-    negative_rate: float | None  # share of class pairs in S⁻; None without the criterion
-    total_steps: int = 0  # steps of the whole training so far
-    evaluation: Evaluation | None = None  # if one was due after this epoch
-
-
-class TaskDone(NamedTuple):
-    """One task learned and evaluated."""
-
-    task: int
-    correct: dict[str, Tensor]  # by predictor: correct test samples by task and class, (T, C)
-    pair_counts: Tensor  # (C, C) how often each ordered class pair was mixed
-    memory_size: int
-    replay_batch: int  # rows replayed per step; fewer than requested if the memory is smaller
-    total_steps: int = 0  # steps of the whole training so far
-    task_aware: dict[str, Tensor] | None = None  # as `correct`, with the task's outputs only
-    tested: Tensor | None = None  # test samples by task and class, (T, C)
-
-
-Event = StepDone | EpochDone | TaskDone
 
 
 @dataclass
@@ -188,46 +143,48 @@ class Training:
 
     def _train(self, stage: Stage) -> Iterator[Event]:
         """Run all epochs of a stage; an incomplete last batch of new data is dropped."""
-        at, method, optimizer = self.position, self.method, self.method.optimizer
-        precision = self.fabric.strategy.precision
-        assert optimizer is not None
+        at, method = self.position, self.method
         steps, batch_size = self._epoch_size()
         method.train_mode()
         randomness = self._randomness()
-        if at.step:  # resumed in the middle of an epoch
+        while at.epoch < stage.epochs:
+            if at.step == 0:  # otherwise resumed in the middle of an epoch
+                self._begin_epoch(steps, batch_size)
             self._read_ahead()
             check_ranks(method)
-        while at.epoch < stage.epochs:
-            if at.step == 0:
-                self._begin_epoch(steps, batch_size)
-                self._read_ahead()
-                check_ranks(method)
             rates = method.learning_rates(at.epoch, steps)
             while at.step < steps:
-                row = self._next_batch()
+                batch = self._next_batch()
                 started = perf_counter()
-                for group in optimizer.param_groups:
-                    group["lr"] = rates[at.step] * group.get("lr_scale", 1.0)
-                optimizer.zero_grad()
-                with precision.forward_context(), randomness():
-                    loss = method.train_step(row)
-                if not method.ranks.alone:
-                    loss = weighted(loss, method)
-                precision.backward(loss, None)
-                if not method.ranks.alone:
-                    sum_over_ranks(loss, method)
-                if method.adjusts_gradients:
-                    method.adjust_gradients()
-                if method.settings.clip_norm is not None:
-                    precision.unscale_gradients(optimizer)
-                    clip_grad_norm_(method.parameters(), method.settings.clip_norm)
-                precision.optimizer_step(optimizer)
-                self._losses.append(loss.detach())
+                self._losses.append(self._step(batch, rates[at.step], randomness))
                 at.step, at.total_steps = at.step + 1, at.total_steps + 1
                 self.seconds.train += perf_counter() - started
                 yield self._step_done(steps)
             at.epoch, at.step = at.epoch + 1, 0
             yield self._epoch_done(stage)
+
+    def _step(self, batch: int, lr: float, randomness: Randomness) -> Tensor:
+        """Move the weights by the gradient of a batch of the method's plan; return its loss."""
+        method, optimizer = self.method, self.method.optimizer
+        precision = self.fabric.strategy.precision
+        assert optimizer is not None
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+        optimizer.zero_grad()
+        with precision.forward_context(), randomness():
+            loss = method.train_step(batch)
+        if not method.ranks.alone:
+            loss = own_part(loss, method)
+        precision.backward(loss, None)
+        if not method.ranks.alone:
+            sum_over_ranks(loss, method)
+        if method.adjusts_gradients:
+            method.adjust_gradients()
+        if method.settings.clip_norm is not None:
+            precision.unscale_gradients(optimizer)
+            clip_grad_norm_(method.parameters(), method.settings.clip_norm)
+        precision.optimizer_step(optimizer)
+        return loss.detach()
 
     def _epoch_size(self) -> tuple[int, int]:
         """Return the number of steps of an epoch, and of new samples per step."""
@@ -239,7 +196,7 @@ class Training:
         """Return the number of the next batch in the method's plan."""
         return self.position.step
 
-    def _randomness(self) -> Callable[[], AbstractContextManager[None]]:
+    def _randomness(self) -> Randomness:
         """Return a context for each step; it seeds the global generator of networks that use it."""
         if not self.method.draws_randomly:
             return nullcontext

@@ -167,10 +167,13 @@ def backward_transfer(matrix: Matrix) -> float:
 
 
 def forward_transfer(matrix: Matrix, initial: Sequence[float]) -> float:
-    """FWT: what earlier tasks did for each task before it was learned, on average.
+    """Return FWT: the mean gain on each task before it was learned, from earlier tasks.
 
-    `initial` is the accuracy on each task before any training. With one head for all
-    classes it hovers about 0 or below: outputs never trained are never chosen.
+    With one head for all classes it is about 0 or below: outputs never trained are never chosen.
+
+    Args:
+        matrix: The accuracy matrix.
+        initial: Accuracy on each task before any training.
 
     >>> forward_transfer([[1.0, 0.25], [0.5, 1.0]], [0.5, 0.5])
     -0.25
@@ -199,13 +202,18 @@ LOWER_IS_BETTER = {"forgetting_from_best", "forgetting_from_learned"}
 
 
 def all_metrics(matrix: Matrix, initial: Sequence[float]) -> dict[str, float]:
-    """Every metric by its name, as result files have them."""
+    """Return every metric by its name, as result files have them.
+
+    Args:
+        matrix: The accuracy matrix.
+        initial: Accuracy on each task before any training.
+    """
     square = _square(matrix)
     return {name: float(compute(square, initial)) for name, compute in METRICS.items()}
 
 
 def task_aware_metrics(matrix: Matrix) -> dict[str, float]:
-    """The metrics of task-incremental evaluation, from accuracies with the task's outputs only.
+    """Return the metrics of task-incremental evaluation: only the task's outputs are compared.
 
     >>> task_aware_metrics([[1.0, 0.0], [0.5, 1.0]])
     {'average_task_aware_accuracy': 0.875, 'final_task_aware_accuracy': 0.75}

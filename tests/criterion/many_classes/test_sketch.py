@@ -14,25 +14,26 @@ def pair_table(exemplars, protected, lam):
     return pair_tables(exemplars, protected, [lam]).tables[0]
 
 
-def sketched(case, lam, all_pairs=False, at_once=7, **sizes):
+def sketched(case, lam, all_pairs=False, at_once=7, **given):
     """The whole table, pair by pair."""
     X, _, y = case.exemplars
-    sketch = make_sketch(X, y, case.linear_head, case.weights, all_pairs=all_pairs, **sizes)
+    sketch = make_sketch(X, y, case.linear_head, case.weights, all_pairs=all_pairs, **given)
     size = len(sketch.classes)
     own, other = torch.cartesian_prod(torch.arange(size), torch.arange(size)).view(-1, 2).unbind(1)
     ratio = torch.full((size**2,), lam, dtype=torch.float64)
     return pair_scores(sketch, own, other, ratio, block=at_once).view(size, size)
 
 
-@given(st.data(), st.booleans(), st.integers(1, 12), st.sampled_from([1, 50, 10**6]))
+@given(st.data(), st.booleans(), st.integers(1, 12), st.sampled_from([1, 50, 10**6]), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_a_sample_of_all_outputs_gives_the_reference(cases, data, all_pairs, top, block):
+def test_a_sample_of_all_outputs_gives_the_reference(cases, data, all_pairs, top, block, fixed):
     case = data.draw(cases)
-    bias = case.head.bias is not None
+    bias = case.head.bias is not None and not fixed
     criterion = CriterionSettings(pairing="all-pairs" if all_pairs else "one-to-one")
     args = (case.exemplars, case.memory, case.lam, criterion)
     expected = reference_pair_table(*args, bias=bias).scores
-    found = sketched(case, case.lam, all_pairs, top=top, tail=10**6, block=block)
+    sizes = {"top": top, "tail": 10**6, "block": block}
+    found = sketched(case, case.lam, all_pairs, fixed_bias=fixed, **sizes)
     size = expected.abs().max().clamp(min=1.0)
     assert (found - expected).abs().max() <= 1e-9 * size
 

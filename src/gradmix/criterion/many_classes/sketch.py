@@ -49,6 +49,8 @@ def logits_pass(
     weights: Tensor,
     top: int,
     block: int | None = None,
+    *,
+    fixed_bias: bool = False,
 ) -> tuple[HeadGradient, Tensor]:
     """Return ḡ_buf and the favourite outputs of every class, (K, T).
 
@@ -61,6 +63,7 @@ def logits_pass(
         weights: Weight of each exemplar in ḡ_buf, (n,).
         top: Number of favourite outputs T.
         block: Numbers computed at once.
+        fixed_bias: See `make_sketch`.
     """
     block = BLOCK_ELEMENTS if block is None else block
     classes, counts = labels.unique_consecutive(return_counts=True)
@@ -80,7 +83,8 @@ def logits_pass(
         delta.mul_(weights[start:end, None])
         gradient.addmm_(delta.T, x)
         bias += delta.sum(0)
-    return HeadGradient(gradient, None if head.bias is None else bias), favourites
+    trained = head.bias is not None and not fixed_bias
+    return HeadGradient(gradient, bias if trained else None), favourites
 
 
 def _blocks_of_classes(counts: Tensor, samples: int) -> list[tuple[int, int, int, int]]:
@@ -102,6 +106,7 @@ def make_sketch(
     head: LinearHead,
     weights: Tensor,
     *,
+    fixed_bias: bool = False,
     all_pairs: bool = False,
     most: int = MOST_EXEMPLARS,
     top: int = TOP,
@@ -116,6 +121,7 @@ def make_sketch(
         labels: (n,).
         head: The last layer.
         weights: Weight of each exemplar in ḡ_buf, (n,): 0 outside the memory, with sum 1.
+        fixed_bias: Whether no step changes the bias of the head; ḡ_buf then has no part for it.
         all_pairs: How exemplars of two classes are paired, see `class_scores`.
         most: Largest number of exemplars of a class that are scored.
         top: Number of favourite outputs of a class.
@@ -125,7 +131,9 @@ def make_sketch(
     """
     order = labels.argsort(stable=True)
     embeddings, labels, weights = embeddings[order], labels[order], weights[order]
-    gradient, favourites = logits_pass(embeddings, labels, head, weights, top, block)
+    gradient, favourites = logits_pass(
+        embeddings, labels, head, weights, top, block, fixed_bias=fixed_bias
+    )
     return describe(
         embeddings,
         labels,
