@@ -401,6 +401,10 @@ def browser():
     if not found:
         pytest.skip("no browser: install chromium, or set GRADMIX_CHROMIUM to a chromium's path")
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = started.chromium.launch(
+            executable_path=found,
+            args=["--no-sandbox"],
+            timeout=120_000,  # milliseconds: the machine may be busy
+        )
         yield chromium
         chromium.close()
