@@ -263,11 +263,16 @@ def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
     return ReplayMemory(exemplars_per_class=number) if number else None
 
 
-def _change_samples(training: dict[str, Any], holdout: Any, dtype: torch.dtype) -> None:
+def sample_parts(training: Mapping[str, Any], holdout: Any) -> list[dict[str, Any]]:
+    """Return the parts of a state that contain samples, each with its samples as "x"."""
+    parts = (training["method"]["memory"], training["method"].get("kept"), holdout)
+    return [part for part in parts if part is not None]
+
+
+def _change_samples(training: Mapping[str, Any], holdout: Any, dtype: torch.dtype) -> None:
     """Give the embeddings in a state another type; files contain float16."""
-    for part in (training["method"]["memory"], training["method"].get("kept"), holdout):
-        if part is not None:
-            part["x"] = part["x"].to(dtype)
+    for part in sample_parts(training, holdout):
+        part["x"] = part["x"].to(dtype)
 
 
 def _restored_backbone(saved: Mapping[str, Any], params: Mapping[str, Any]) -> Backbone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -73,7 +74,7 @@ def learn_into(
         raise FileError(f"{path} is a folder; give a file for the model")
     if Path(photos).is_file() and not is_archive(photos):
         raise InputError(f"{photos} is a file; give a folder with a folder for each class")
-    kept = path.with_name(f"{path.name}.checkpoint")
+    kept = checkpoint_of(path)
     with locked(path):
         classifier = (
             IncrementalClassifier.load(path) if path.exists() else IncrementalClassifier(**defaults)
@@ -95,6 +96,11 @@ def learn_into(
         kept.unlink(missing_ok=True)
         remove_leftovers(kept)
     return classifier
+
+
+def checkpoint_of(path: FilePath) -> Path:
+    """Return the checkpoint of `learn_into`, beside the classifier file."""
+    return Path(f"{os.fspath(path)}.checkpoint")
 
 
 def forget_in(
