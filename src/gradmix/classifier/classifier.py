@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from inspect import cleandoc
+from operator import methodcaller
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,8 +22,8 @@ from torch import Tensor, nn
 
 from gradmix._setting_docs import classifier_help
 from gradmix.classifier import file, hub
-from gradmix.classifier.call import Watch, learn
-from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader
+from gradmix.classifier.call import learn
+from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader, Watch
 from gradmix.classifier.defaults import checked_params
 from gradmix.classifier.export import ClassifierNetwork, write_onnx
 from gradmix.classifier.inputs import (
@@ -33,17 +34,17 @@ from gradmix.classifier.inputs import (
     read_path,
     read_weights,
 )
-from gradmix.classifier.photos import Progress
 from gradmix.classifier.report import Callback, observer_for, table
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
 from gradmix.errors import DataWarning, FileError, GradMixError
 from gradmix.files import locked
-from gradmix.ranks import ALONE
-from gradmix.training.launch import Devices, Follow, Job, open_job
+from gradmix.ranks import ALONE, Ranks
+from gradmix.training.launch import Devices, Job, open_job
 
 NOT_IN_PARAMS = ("random_state", "devices")  # files store the first elsewhere, the second nowhere
 SAVE_SECONDS = 10.0  # how long `save` waits for another writer of the file
+Read = Callable[[Reader], CallData | None]  # reads the data of a call; None: nothing to learn
 
 
 @dataclass(eq=False, repr=False)
@@ -157,11 +158,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             >>> classifier.fit([[0.1], [1.2]] * 5, [False, True] * 5).classes_.tolist()
             [False, True]
         """
-        with _lock_of(self):
-            observer = observer_for(self.verbose, callback)
-            given = (X, y, None, eval_set, sample_weight)
-            watch = Watch(on_event=observer.on_event)
-            return self._call(given, watch, observer.on_photo, fresh=True)
+        return self._call((X, y, None, eval_set, sample_weight), callback, fresh=True)
 
     def partial_fit(
         self,
@@ -210,51 +207,53 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             >>> classifier.report_.new, classifier.classes_.tolist()
             (['c'], ['a', 'b', 'c'])
         """
-        with _lock_of(self):
-            observer = observer_for(self.verbose, callback)
-            given = (X, y, classes, eval_set, sample_weight)
-            kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
-            return self._call(given, Watch(kept, on_event=observer.on_event), observer.on_photo)
+        return self._call((X, y, classes, eval_set, sample_weight), callback, checkpoint)
 
     def _call(
         self,
         given: tuple[Any, ...],
-        watch: Watch,
-        progress: Progress | None = None,
+        callback: Callback | None,
+        checkpoint: str | os.PathLike[str] | None = None,
         *,
         fresh: bool = False,
     ) -> IncrementalClassifier:
-        """Learn the arguments of a call, on one device or several; `fresh` starts from nothing."""
-        with self._job(partial(_follow, self, given, watch.checkpoint, fresh)) as job:
-            reader = self._reader(progress, fresh=fresh, job=job)
-            return self._learn(reader.before, reader.read_call(*given), watch, job)
+        """Learn the arguments of a call; `fresh` starts from nothing."""
+        with _lock_of(self):
+            observer = observer_for(self.verbose, callback)
+            kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
+            watch = Watch(kept, on_event=observer.on_event, on_photo=observer.on_photo)
+            self._learn(methodcaller("read_call", *given), watch, fresh=fresh)
+            return self
 
-    def _job(self, follow: Follow) -> AbstractContextManager[Job | None]:
-        """Return a context with the ranks that learn together; None for one device."""
+    def _learn(self, read: Read, watch: Watch, *, fresh: bool = False) -> bool:
+        """Learn the data that `read` returns, on one device or several.
+
+        Returns:
+            Whether there was something to learn.
+        """
+        params = self._params()
+        follow = partial(_follow, self, read, watch.checkpoint, fresh)
         wanted = Devices(self.devices)
-        if wanted.size == 1:
-            return nullcontext()
-        return open_job(self.device, self.precision, wanted, follow)
+        with open_job(params["device"], params["precision"], wanted, follow) as job:
+            return self._learn_in(job, read, watch, fresh)
 
-    def _learn(
-        self, before: Learned | None, data: CallData, watch: Watch, job: Job | None = None
-    ) -> IncrementalClassifier:
+    def _learn_in(self, job: Job, read: Read, watch: Watch, fresh: bool) -> bool:
+        """Learn as one of the ranks of a job."""
+        reader = self._reader(watch, fresh=fresh, ranks=job.ranks)
+        data = read(reader)
+        if data is None:
+            return False
         what = f"learn {len(data.y)} samples of shape {data.layout.shape}"
         with needing_memory(what, FEWER), _naming_checkpoint(watch):
-            self._take(learn(before, self._params(), self.random_state, data, watch, job))
-        return self
+            self._take(learn(reader, data, self.random_state, job))
+        return True
 
     def _reader(
-        self,
-        progress: Progress | None = None,
-        *,
-        fresh: bool = False,
-        job: Job | None = None,
+        self, watch: Watch | None = None, *, fresh: bool = False, ranks: Ranks = ALONE
     ) -> Reader:
         """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
         before = None if fresh else getattr(self, "_learned", None)
-        ranks = ALONE if job is None else job.ranks
-        return Reader(self, self._params(), before, progress, ranks)
+        return Reader(self, self._params(), before, watch or Watch(), ranks)
 
     def _take(self, learned: Learned) -> None:
         """Publish new knowledge; other threads see either the old or the new."""
@@ -625,15 +624,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
 def _follow(
     classifier: IncrementalClassifier,
-    given: tuple[Any, ...],
+    read: Read,
     checkpoint: str | os.PathLike[str] | None,
     fresh: bool,
     job: Job,
 ) -> None:
     """Learn a call with rank 0, which shows and writes everything."""
     warnings.simplefilter("ignore", DataWarning)
-    reader = classifier._reader(fresh=fresh, job=job)
-    classifier._learn(reader.before, reader.read_call(*given), Watch(checkpoint), job)
+    classifier._learn_in(job, read, Watch(checkpoint), fresh)
 
 
 _LOCKS: WeakKeyDictionary[IncrementalClassifier, threading.RLock] = WeakKeyDictionary()
