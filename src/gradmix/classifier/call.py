@@ -16,11 +16,13 @@ from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from gradmix.classifier.call_data import CallData, Reader, Watch, draw_by_weight
-from gradmix.classifier.defaults import Setup, budget, first_setup, is_fine_tuned
+from gradmix.classifier.defaults import budget, is_fine_tuned
 from gradmix.classifier.holdout import EarlyStopping, StoppingState, offer
-from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
+from gradmix.classifier.inputs import look_symbolic, read_seed
+from gradmix.classifier.labels import Label, Labels
 from gradmix.classifier.photos import Pictures, keep_pictures
 from gradmix.classifier.report import Report, few_samples, means, plural
+from gradmix.classifier.setup import Setup, first_setup
 from gradmix.classifier.state import Learned, copy_of, digest, load_method, new_holdout
 from gradmix.criterion import evaluating
 from gradmix.data import Benchmark

@@ -19,10 +19,10 @@ from gradmix.classifier.inputs import (
     are_photos,
     needing_memory,
     read_inputs,
-    read_labels,
     read_weights,
     reading,
 )
+from gradmix.classifier.labels import read_labels
 from gradmix.classifier.photos import Progress, embed_photos
 from gradmix.classifier.state import Learned, digest
 from gradmix.data.image_folders.read import HINT

@@ -26,14 +26,8 @@ from gradmix.classifier.call import learn
 from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader, Watch
 from gradmix.classifier.defaults import checked_params
 from gradmix.classifier.export import ClassifierNetwork, write_onnx
-from gradmix.classifier.inputs import (
-    Array,
-    Inputs,
-    Label,
-    needing_memory,
-    read_path,
-    read_weights,
-)
+from gradmix.classifier.inputs import Array, Inputs, needing_memory, read_path, read_weights
+from gradmix.classifier.labels import Label
 from gradmix.classifier.report import Callback, observer_for, table
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy

@@ -19,7 +19,8 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
 from gradmix.classifier.defaults import check_params
-from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
+from gradmix.classifier.inputs import is_out_of_memory
+from gradmix.classifier.labels import Label, as_array
 from gradmix.classifier.photos import (
     EncodedImages,
     PicturesState,

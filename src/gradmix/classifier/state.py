@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmix.classifier.defaults import Setup, budget, find_backbone
-from gradmix.classifier.inputs import Labels, Layout
+from gradmix.classifier.defaults import budget, find_backbone
+from gradmix.classifier.inputs import Layout
+from gradmix.classifier.labels import Labels
 from gradmix.classifier.photos import Pictures, decode, pack_pictures, unpack_pictures
 from gradmix.classifier.report import Report
+from gradmix.classifier.setup import Setup
 from gradmix.closed_form import energy, fit_threshold
 from gradmix.criterion import embed
 from gradmix.data import StreamedImages
