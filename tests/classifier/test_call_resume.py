@@ -1,4 +1,4 @@
-"""A call that was stopped and is made again goes on from its checkpoint, to the same bits."""
+"""A stopped call resumes from its checkpoint, with identical results."""
 
 import random
 from contextlib import suppress

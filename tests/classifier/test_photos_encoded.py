@@ -116,12 +116,17 @@ def test_learning_more_gives_the_same_bits_with_and_without_a_file(quick, tmp_pa
     assert digest(one) == digest(other)
 
 
+SMALL = {"shape": [3, 16, 16]}
 FORGED = {
     "huge": ({"shape": [3, 16_000, 16_000]}, f"at most {EXPANSION} times"),
     "longer side": ({"shape": [3, 2**20, 16]}, "shape"),
     "two dimensions": ({"shape": [16, 16]}, "shape"),
     "two channels": ({"shape": [2, 16, 16]}, "cannot be decoded"),
-    "another shape": ({"shape": [3, 16, 17]}, "shape"),
+    "another shape": ({"shape": [3, 16, 17]}, r"not all have the shape \(3, 16, 17\)"),
+    "a larger image": (
+        lambda x: encode_images(torch.from_numpy(smooth("a", shape=(3, 400, 400))[0])) | SMALL,
+        r"not all have the shape \(3, 16, 16\)",
+    ),
     "another number": (
         lambda x: {"content": x["content"][: int(x["sizes"][0])], "sizes": x["sizes"][:1]},
         "for 12 labels",

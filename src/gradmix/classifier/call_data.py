@@ -34,7 +34,7 @@ from gradmix.training.loop import Event, Training
 
 FEWER = "learn fewer samples per call, or set a smaller batch_size, image_size or model"
 FEWER_AT_A_TIME = "give fewer samples at a time"
-Skip = Callable[[str], object] | None  # that of `read_inputs`
+Skip = Callable[[str], object] | None  # as in `read_inputs`
 
 
 def _say_nothing(_: str) -> None:

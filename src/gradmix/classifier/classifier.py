@@ -145,7 +145,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> IncrementalClassifier:
         """Learn from nothing; earlier knowledge is replaced.
 
-        Arguments, result and errors are those of `partial_fit`.
+        `partial_fit` describes the arguments, the result and the errors.
 
         Example:
             >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
@@ -461,7 +461,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Raises:
             MissingPackageError: If the extra is not installed.
-            InputError: If the method's predictions are not those of a network.
+            InputError: If the method's predictions do not come from a network.
             FileError: If the file cannot be written.
         """
         write_onnx(self._fitted(), read_path(path))
@@ -564,7 +564,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             include_exemplars: Whether to upload exemplars and held-out samples, which may be real
                 photos; see `save`.
             private: Whether a new repository is private; None: the Hub's default.
-            token: An access token; None: that of `hf auth login`.
+            token: An access token; None: the token of `hf auth login`.
             revision: The branch; None: the main branch.
             license: The Hub's name of a licence for the card, for example "mit".
 
@@ -599,7 +599,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Args:
             repo_id: The repository, "user/name".
             revision: A branch, a tag or a commit; None: the main branch.
-            token: An access token for private repositories; None: that of `hf auth login`.
+            token: An access token for private repositories; None: the token of `hf auth login`.
             cache_dir: The folder of downloaded files; None: the Hub's default.
             local_files_only: Use the downloaded file and no network.
             model: See `load`.

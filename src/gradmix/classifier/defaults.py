@@ -137,7 +137,7 @@ def check_memory(params: Params, kind: type[Method] | None) -> None:
 
 
 def budget(params: Params, classes: int) -> tuple[int | None, int | None]:
-    """Return the exemplars for replay, per class or in total, when so many classes are known."""
+    """Return the exemplars for replay: a number per class, or a total for `classes` known ones."""
     each, total, held = _memory_params(params)
     held = held or 0  # None: not chosen yet
     if total is None:

@@ -28,7 +28,7 @@ from gradmix.errors import GradMixError, InputError, OutOfMemoryError
 Array = npt.NDArray[Any]
 
 LARGEST_KEPT = 64
-"""Images in files keep their size up to so many pixels a side; others are resized to it."""
+"""Largest side in pixels of images in files that keep their size; larger ones are resized to it."""
 
 
 class InputTypeError(InputError, TypeError):

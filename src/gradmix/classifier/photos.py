@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw, ImageOps, features
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from gradmix.data.image_folders.given import read_photos
+from gradmix.data.image_folders.given import photo_sizes, read_photos
 from gradmix.errors import InputError, MissingPackageError
 from gradmix.files.schema import Schema, TensorOf, refuse
 from gradmix.models.pretrained import Backbone, fold_batch_norms, load_pretrained
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "efficientnet-lite0"
 EMBED_BATCH = 32  # photos that pass the backbone at a time: more do not fit a CPU's caches
-EXPANSION = 100  # images in a file are decoded to at most so many times their size
+EXPANSION = 100  # largest size of decoded images, as a multiple of their size in the file
 WEBP_SIDE = 16383  # the largest side of a WebP image in pixels
 CHANNELS = (1, 3, 4)  # of encoded images: grey, RGB, RGBA
 QUALITY = 95  # of JPEG; at 90, embeddings of the pictures differ twice as much
@@ -143,8 +143,8 @@ class EncodedImages(PicturesState):
 def encode_images(images: Tensor) -> Tensor | dict[str, Any]:
     """Return uint8 images (N, C, H, W) in the form of `EncodedImages`, without any loss.
 
-    Other tensors, and images that would not be smaller, are returned as they are. So are images
-    that would be smaller by more than `EXPANSION`: a file that expands further is refused.
+    Other tensors, and images that would not be smaller, are returned unchanged. The same holds for
+    images that would be more than `EXPANSION` times smaller: such a file would be refused.
 
     >>> encoded = encode_images(torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16))
     >>> len(encoded["content"]) < 256, decode_images(encoded).shape
@@ -163,8 +163,16 @@ def encode_images(images: Tensor) -> Tensor | dict[str, Any]:
 
 
 def decode_images(state: Mapping[str, Any]) -> Tensor:
-    """Return the images of a state that was checked, uint8 (N, C, H, W)."""
-    return read_photos(list(unpack_pictures(state)), "images", shape=tuple(state["shape"]))
+    """Return the images of a state that was checked, uint8 (N, C, H, W).
+
+    Raises:
+        InputError: If an image has another size than the state says.
+        CorruptFileError: If an image cannot be read.
+    """
+    pictures, shape = unpack_pictures(state), tuple(state["shape"])
+    if {*photo_sizes(pictures, "images")} != {(shape[2], shape[1])}:  # before pixels are decoded
+        raise InputError(f"images: not all have the shape {shape}")
+    return read_photos(pictures, "images", shape=shape)
 
 
 def _to_webp(image: Tensor) -> bytes:

@@ -91,7 +91,7 @@ class Setup:
         return named or is_fine_tuned(self.params)
 
     def outputs(self, known: int) -> int:
-        """Return the outputs of a new network when so many classes are known."""
+        """Return the number of outputs of a new network for a number of known classes."""
         size = self.params["head_size"]
         return known if size is None else int(size)
 
@@ -109,7 +109,12 @@ class Setup:
         return replace(self, params=dict(params))
 
     def design(self, samples: int, classes: int) -> Design:
-        """Return what a call with so many samples trains; `classes` are known after it."""
+        """Return the design of a call.
+
+        Args:
+            samples: The number of new samples.
+            classes: The number of classes that are known after the call.
+        """
         params, kind = self.params, find_method(self.method)
         self._check_method(kind)
         steps = max(1, samples // params["batch_size"])
@@ -231,7 +236,7 @@ def first_setup(
 def _normalisation(
     params: Params, model: str | nn.Module, x: Tensor, layout: Layout
 ) -> tuple[Numbers, Numbers]:
-    """Return mean and standard deviation as given, or those of the first data."""
+    """Return mean and standard deviation: as given, or computed from the first data."""
     size = layout.shape[0]
     mean, std = (0.0,) * size, (1.0,) * size
     # Statistics of the first data would make closed forms depend on the order of the calls.

@@ -42,8 +42,8 @@ def learn_into(
 ) -> IncrementalClassifier:
     """Let the classifier in a file learn a folder of photos, or create the file.
 
-    A call that was stopped resumes from a checkpoint beside the file when it is repeated. The file
-    is then identical to that of a call without a stop.
+    A stopped call resumes from a checkpoint beside the file when it is repeated, and writes an
+    identical file.
 
     Args:
         path: The classifier file.
