@@ -73,7 +73,7 @@ def _check_samples(
 
 
 def _check_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Check the parameters of a file like the parameters of a call; it stores no caller's network."""
+    """Check the parameters of a file like those of a call; a caller's network is not stored."""
     _check_plain(params)
     try:
         check_params({**params, **({} if params["model"] else _NAMED)})
