@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from gradmix.data.image_folders.given import photo_sizes, read_photos
+from gradmix.data.stream import map_ahead
 from gradmix.errors import InputError, MissingPackageError
 from gradmix.files.schema import Schema, TensorOf, refuse
 from gradmix.models.pretrained import Backbone, fold_batch_norms, load_pretrained
@@ -155,7 +156,7 @@ def encode_images(images: Tensor) -> Tensor | dict[str, Any]:
         return images
     if not features.check("webp"):
         return images
-    encoded = pack_pictures(tuple(_to_webp(image) for image in images.cpu()))
+    encoded = pack_pictures(tuple(map_ahead(_to_webp, images.cpu())))
     whole, size = images.numel(), len(encoded["content"])
     if not size < whole <= EXPANSION * size:
         return images

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 from gradmix.classifier.call_data import CallData, Reader, Skip, Watch
 from gradmix.classifier.classifier import IncrementalClassifier
 from gradmix.classifier.file import FilePath
-from gradmix.classifier.photos import Progress
 from gradmix.classifier.state import Learned, digest
 from gradmix.data.image_folders.read import read_folder
 from gradmix.data.image_folders.source import is_archive
@@ -23,7 +22,6 @@ from gradmix.files import locked, read_state_file
 from gradmix.files.atomic_write import remove_leftovers
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.build import processes_outside
-from gradmix.training.loop import Event, Training
 
 IDENTITY = ("parameters", "seed", "past", "data")
 
@@ -35,9 +33,7 @@ def learn_into(
     *,
     given: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    say: Callable[[str], object],
-    on_event: Callable[[Training, Event], object] | None = None,
-    on_photo: Progress | None = None,
+    watch: Watch,
     skip_unreadable: bool = False,
 ) -> IncrementalClassifier:
     """Let the classifier in a file learn a folder of photos, or create the file.
@@ -51,9 +47,7 @@ def learn_into(
         test: A folder to measure on; its unknown classes are skipped.
         given: Parameters to set.
         defaults: Parameters of a new classifier.
-        say: Called with messages for the user.
-        on_event: Called with each training event.
-        on_photo: Called with the photos that have passed a backbone, and their total number.
+        watch: The observers of the call; `learn_into` sets its checkpoint.
         skip_unreadable: Skip photos that cannot be read, instead of refusing them.
 
     Returns:
@@ -78,10 +72,10 @@ def learn_into(
         )
         classifier.set_params(**given)
         read = partial(_read, photos, test, kept, skip_unreadable)
-        if classifier._learn(read, Watch(kept, say, on_event, on_photo)):
+        if classifier._learn(read, replace(watch, checkpoint=kept)):
             classifier._write(path)
         else:
-            say("these photos were learned before the last stop; nothing is left to do")
+            watch.say("these photos were learned before the last stop; nothing is left to do")
         kept.unlink(missing_ok=True)
         remove_leftovers(kept)
     return classifier

@@ -87,6 +87,7 @@ def learn(
     training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
     an identical file.
     """
+    from gradmix.classifier.call_data import Watch
     from gradmix.classifier.report import Observer
     from gradmix.classifier.update_file import learn_into
     from gradmix.data.image_folders.read import has_own_test
@@ -104,9 +105,7 @@ def learn(
             test,
             given=given,
             defaults={**DEFAULTS, **(NO_EXEMPLARS if params["exemplars"] == 0 else {})},
-            say=remark,
-            on_event=observer.on_event,
-            on_photo=observer.on_photo,
+            watch=Watch(say=remark, on_event=observer.on_event, on_photo=observer.on_photo),
             skip_unreadable=skip_unreadable,
         )
     report = classifier.report_
