@@ -203,70 +203,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         return self._call((X, y, classes, eval_set, sample_weight), callback, checkpoint)
 
-    def _call(
-        self,
-        given: tuple[Any, ...],
-        callback: Callback | None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        *,
-        fresh: bool = False,
-    ) -> IncrementalClassifier:
-        """Learn the arguments of a call; `fresh` starts from nothing."""
-        with _lock_of(self):
-            observer = observer_for(self.verbose, callback)
-            kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
-            watch = Watch(kept, on_event=observer.on_event, on_photo=observer.on_photo)
-            self._learn(methodcaller("read_call", *given), watch, fresh=fresh)
-            return self
-
-    def _learn(self, read: Read, watch: Watch, *, fresh: bool = False) -> bool:
-        """Learn the data that `read` returns, on one device or several.
-
-        Returns:
-            Whether there was something to learn.
-        """
-        params = self._params()
-        follow = partial(_follow, self, read, watch.checkpoint, fresh)
-        wanted = Devices(self.devices)
-        with open_job(params["device"], params["precision"], wanted, follow) as job:
-            return self._learn_in(job, read, watch, fresh)
-
-    def _learn_in(self, job: Job, read: Read, watch: Watch, fresh: bool) -> bool:
-        """Learn as one of the ranks of a job."""
-        reader = self._reader(watch, fresh=fresh, ranks=job.ranks)
-        data = read(reader)
-        if data is None:
-            return False
-        what = f"learn {len(data.y)} samples of shape {data.layout.shape}"
-        with needing_memory(what, FEWER), _naming_checkpoint(watch):
-            self._take(learn(reader, data, self.random_state, job))
-        return True
-
-    def _reader(
-        self, watch: Watch | None = None, *, fresh: bool = False, ranks: Ranks = ALONE
-    ) -> Reader:
-        """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
-        before = None if fresh else getattr(self, "_learned", None)
-        return Reader(self, self._params(), before, watch or Watch(), ranks)
-
-    def _take(self, learned: Learned) -> None:
-        """Publish new knowledge; other threads see either the old or the new."""
-        layout = learned.setup.given
-        self._learned = learned
-        self.classes_ = learned.labels.classes
-        self.history_ = list(learned.history)
-        self.report_ = learned.history[-1]
-        self.n_features_in_ = int(np.prod(layout.shape))
-        if layout.names is not None:
-            self.feature_names_in_ = np.array(layout.names, dtype=object)
-
-    def _params(self) -> dict[str, Any]:
-        """Return the checked parameters in the form that files store."""
-        params = self.get_params(deep=False)
-        for name in NOT_IN_PARAMS:
-            params.pop(name)
-        return checked_params(params)
-
     # --- use --------------------------------------------------------------------------------
 
     def predict(
@@ -426,24 +362,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._take(learned.forget(label, x))
         return self
 
-    def _fitted(self) -> Learned:
-        learned = getattr(self, "_learned", None)
-        if learned is None:
-            raise NotFittedError(
-                f"This {type(self).__name__} instance is not fitted yet; call fit or partial_fit"
-            )
-        return learned  # type: ignore[no-any-return]
-
-    def _reader_of(self, learned: Learned) -> Reader:
-        """Return what reads samples to predict with this knowledge."""
-        here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
-        return Reader(self, {**learned.setup.params, **here}, learned)
-
-    def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
-        """Return the present knowledge, and its scores of the known classes, (N, K)."""
-        learned = self._fitted()
-        return learned, _scores(self._reader_of(learned).read(X, name), learned)
-
     @property
     def network_(self) -> ClassifierNetwork:
         """The classifier as one PyTorch module: samples → probabilities of the known classes."""
@@ -465,19 +383,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             FileError: If the file cannot be written.
         """
         write_onnx(self._fitted(), read_path(path))
-
-    def _html_repr(self) -> str:
-        """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
-        params = self.get_params(deep=False)
-        changed = {
-            field.name: params[field.name]
-            for field in fields(self)
-            if params[field.name] is not field.default and params[field.name] != field.default
-        }
-        return table(type(self).__name__, getattr(self, "_learned", None), changed)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_learned")
 
     # --- files ------------------------------------------------------------------------------
 
@@ -509,9 +414,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         path = read_path(path)
         with locked(path, timeout=SAVE_SECONDS), needing_memory(f"write {path}", "free some"):
             self._write(path, learned if include_exemplars else learned.without_samples())
-
-    def _write(self, path: str | os.PathLike[str], learned: Learned | None = None) -> None:
-        file.write(path, self._params(), self.random_state, learned or self._fitted())
 
     @classmethod
     def load(
@@ -614,6 +516,106 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         place = hub.Place(repo_id, revision, token)
         path = hub.download(place, cache_dir, local_files_only)
         return cls.load(path, model=model, device=device, weights=weights)
+
+    # --- private ----------------------------------------------------------------------------
+
+    def _call(
+        self,
+        given: tuple[Any, ...],
+        callback: Callback | None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        fresh: bool = False,
+    ) -> IncrementalClassifier:
+        """Learn the arguments of a call; `fresh` starts from nothing."""
+        with _lock_of(self):
+            observer = observer_for(self.verbose, callback)
+            kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
+            watch = Watch(kept, on_event=observer.on_event, on_photo=observer.on_photo)
+            self._learn(methodcaller("read_call", *given), watch, fresh=fresh)
+            return self
+
+    def _learn(self, read: Read, watch: Watch, *, fresh: bool = False) -> bool:
+        """Learn the data that `read` returns, on one device or several.
+
+        Returns:
+            Whether there was something to learn.
+        """
+        params = self._params()
+        follow = partial(_follow, self, read, watch.checkpoint, fresh)
+        wanted = Devices(self.devices)
+        with open_job(params["device"], params["precision"], wanted, follow) as job:
+            return self._learn_in(job, read, watch, fresh)
+
+    def _learn_in(self, job: Job, read: Read, watch: Watch, fresh: bool) -> bool:
+        """Learn as one of the ranks of a job."""
+        reader = self._reader(watch, fresh=fresh, ranks=job.ranks)
+        data = read(reader)
+        if data is None:
+            return False
+        what = f"learn {len(data.y)} samples of shape {data.layout.shape}"
+        with needing_memory(what, FEWER), _naming_checkpoint(watch):
+            self._take(learn(reader, data, self.random_state, job))
+        return True
+
+    def _reader(
+        self, watch: Watch | None = None, *, fresh: bool = False, ranks: Ranks = ALONE
+    ) -> Reader:
+        """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
+        before = None if fresh else getattr(self, "_learned", None)
+        return Reader(self, self._params(), before, watch or Watch(), ranks)
+
+    def _take(self, learned: Learned) -> None:
+        """Publish new knowledge; other threads see either the old or the new."""
+        layout = learned.setup.given
+        self._learned = learned
+        self.classes_ = learned.labels.classes
+        self.history_ = list(learned.history)
+        self.report_ = learned.history[-1]
+        self.n_features_in_ = int(np.prod(layout.shape))
+        if layout.names is not None:
+            self.feature_names_in_ = np.array(layout.names, dtype=object)
+
+    def _write(self, path: str | os.PathLike[str], learned: Learned | None = None) -> None:
+        file.write(path, self._params(), self.random_state, learned or self._fitted())
+
+    def _params(self) -> dict[str, Any]:
+        """Return the checked parameters in the form that files store."""
+        params = self.get_params(deep=False)
+        for name in NOT_IN_PARAMS:
+            params.pop(name)
+        return checked_params(params)
+
+    def _fitted(self) -> Learned:
+        learned = getattr(self, "_learned", None)
+        if learned is None:
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet; call fit or partial_fit"
+            )
+        return learned  # type: ignore[no-any-return]
+
+    def _reader_of(self, learned: Learned) -> Reader:
+        """Return what reads samples to predict with this knowledge."""
+        here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
+        return Reader(self, {**learned.setup.params, **here}, learned)
+
+    def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
+        """Return the present knowledge, and its scores of the known classes, (N, K)."""
+        learned = self._fitted()
+        return learned, _scores(self._reader_of(learned).read(X, name), learned)
+
+    def _html_repr(self) -> str:
+        """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
+        params = self.get_params(deep=False)
+        changed = {
+            field.name: params[field.name]
+            for field in fields(self)
+            if params[field.name] is not field.default and params[field.name] != field.default
+        }
+        return table(type(self).__name__, getattr(self, "_learned", None), changed)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_learned")
 
 
 def _follow(
