@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradmix
-from gradmix.classifier.defaults import STEPS
+from gradmix.classifier.setup import STEPS
 
 EACH, EXEMPLARS, BATCH = 200, 32, 32
 MIXES = ("none", "mixup", "remix", "class-balanced:linear:remix", "gradmix", "gradmix+")

@@ -10,7 +10,6 @@ import torch
 
 from gradmix import IncrementalClassifier, config_for
 from gradmix.data import digits, load_dataset
-from gradmix.files import read_state_file
 from gradmix.methods import METHODS
 from gradmix.runs.run import load_benchmark, prepare
 
@@ -129,7 +128,7 @@ def in_processes(settings, path, tasks, first=0):
         code = "import runpy, sys, json; run = runpy.run_path(sys.argv[1])"
         code += "; run['one_call_of'](*json.loads(sys.argv[2]))"
         subprocess.run([sys.executable, "-c", code, __file__, given], check=True)
-    state = read_state_file(path, "classifier")["training"]
+    state = IncrementalClassifier.load(path)._learned.training_state()
     return {name: state[name] for name in ("method", "streams")}
 
 

@@ -82,8 +82,9 @@ def test_a_call_that_fails_changes_nothing(monkeypatch, error, method, digest, q
 def test_rows_that_look_like_codes_are_warned_of(quick):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 3, size=(40, 6)).astype(float)
-    with pytest.warns(DataWarning, match="symbols"):
+    with pytest.warns(DataWarning, match="symbols") as found:
         classifier = quick(epochs=1).fit(codes, [0, 1] * 20)
+    assert found[0].filename == __file__  # the warning names the line of the call
     assert "mix='none'" in classifier.report_.warnings[0]
     quick(epochs=1).fit(codes + rng.normal(size=codes.shape), [0, 1] * 20)
 

@@ -1,13 +1,14 @@
-"""A call that was stopped and is made again goes on from its checkpoint, to the same bits."""
+"""A stopped call resumes from its checkpoint, with identical results."""
 
 import random
 from contextlib import suppress
+from operator import methodcaller
 
 import pytest
 import torch
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.call import Watch
+from gradmix.classifier.call_data import Watch
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.loop import Training
 
@@ -42,8 +43,8 @@ def test_faults_at_random_events(tmp_path, monkeypatch, method, early, digest, q
 
     def whole(checkpoint=None):
         classifier = IncrementalClassifier.load(start)
-        data = classifier._reader().read_call(*second)
-        return classifier._learn(classifier._learned, data, Watch(checkpoint, said.append))
+        classifier._learn(methodcaller("read_call", *second), Watch(checkpoint, said.append))
+        return classifier
 
     expected = digest(whole(tmp_path / "undisturbed"))
     monkeypatch.setattr(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gradmix import IncrementalClassifier
 from gradmix.data import DATASETS
 from gradmix.errors import DataNotFoundError
 from gradmix.files import read_state_file, write_state_file
@@ -58,5 +59,5 @@ def test_every_method_on_digits(tmp_path, method, configuration, one_call, one_r
     ending = one_run(config)
     for task in range(3):
         one_call(config, task, tmp_path / "f")
-    state = read_state_file(tmp_path / "f", "classifier")["training"]
+    state = IncrementalClassifier.load(tmp_path / "f")._learned.training_state()
     assert same({name: state[name] for name in ending}, ending)

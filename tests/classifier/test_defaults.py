@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.defaults import Setup
 from gradmix.classifier.inputs import Layout
+from gradmix.classifier.setup import Setup
 from gradmix.errors import InputError
 
 

@@ -8,6 +8,7 @@ from PIL import Image
 from gradmix import IncrementalClassifier
 from gradmix.classifier import defaults
 from gradmix.classifier import photos as frozen
+from gradmix.classifier.call_data import Watch
 from gradmix.classifier.photos import DEFAULT, default_backbone, published_backbone
 from gradmix.data.image_folders.decode import ImageFiles
 from gradmix.data.stream import StreamedImages
@@ -125,7 +126,7 @@ def test_embeddings_are_the_samples(classifier, photos):
 
 def test_progress_counts_the_photos(photos):
     classifier, seen = IncrementalClassifier(image_size=SIZE, random_state=0), []
-    reader = classifier._reader(lambda done, total: seen.append((done, total)))
+    reader = classifier._reader(Watch(on_photo=lambda done, total: seen.append((done, total))))
     reader.read_call(*photos("red", "green", each=20))
     assert seen == [(32, 40), (40, 40)]
 
@@ -148,7 +149,7 @@ def test_photos_of_a_folder_are_decoded_once_in_batches(folder, monkeypatch):
 
     monkeypatch.setattr(ImageFiles, "decode", counted)
     classifier = IncrementalClassifier(image_size=SIZE, random_state=0)
-    reader = classifier._reader(None)
+    reader = classifier._reader()
     inputs, backbone = reader._read_to_learn(folder, None)
     assert isinstance(inputs.x, StreamedImages)  # in their files until they are embedded
     assert decoded == []
@@ -161,7 +162,7 @@ def test_photos_of_a_folder_are_decoded_once_in_batches(folder, monkeypatch):
 def test_an_unreadable_photo_is_named_or_skipped(folder):
     bad = folder / "red" / "07.png"
     bad.write_bytes(bad.read_bytes()[:-200])
-    reader = IncrementalClassifier(image_size=SIZE, random_state=0)._reader(None)
+    reader = IncrementalClassifier(image_size=SIZE, random_state=0)._reader()
     with pytest.raises(CorruptFileError, match=r"red/07\.png.*--skip-unreadable"):
         reader.read_call(folder)
     said = []

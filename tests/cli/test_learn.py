@@ -362,6 +362,20 @@ def test_another_folder_after_a_stop_starts_anew(tmp_path, monkeypatch, said, gr
     assert IncrementalClassifier.load(tmp_path / "my").classes_.tolist() == ["green"]
 
 
+def test_a_stop_before_the_first_checkpoint_promises_no_resume(
+    tmp_path, monkeypatch, said, gradmix
+):
+    def stopping(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradmix.classifier.inputs.read_folder", stopping)
+    one = photos(tmp_path / "one", "red")
+    gradmix("learn", one, "--model", tmp_path / "my", *QUICK, expect=130)
+    text = said()
+    assert "there is no checkpoint to resume yet" in text
+    assert "repeat" not in text
+
+
 @pytest.mark.parametrize("side", [64, pytest.param(1500, marks=pytest.mark.slow)])
 def test_all_defaults_on_photos(tmp_path, side, gradmix):
     """A default network on photos that are larger than 32 pixels."""

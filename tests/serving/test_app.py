@@ -1,11 +1,13 @@
 """The web application: predictions, limits, errors, and a model file that is replaced."""
 
+import io
 import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from PIL import Image
 
 from gradmix import IncrementalClassifier
 from gradmix.errors import FileError, InputError
@@ -108,11 +110,22 @@ def test_photos_with_too_many_pixels_are_refused(client, encoded):
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_photos_above_the_limit_of_pillow_are_unreadable(client, encoded, monkeypatch):
-    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 8_000)
-    answer = send(client, encoded(size=(101, 100)))
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        ((9_500, 9_500), "the image is 9500x9500; at most 89478485 pixels are decoded"),
+        ((20_000, 10_000), "Image size (200000000 pixels) exceeds limit"),  # Pillow's own error
+    ],
+    ids=["above the limit", "above twice the limit"],
+)
+def test_photos_above_the_limit_of_pillow_are_unreadable(client, encoded, size, reason):
+    """A file of a few kilobytes claims more pixels than Pillow decodes."""
+    file = io.BytesIO()
+    Image.new("1", size).save(file, "PNG")
+    answer = send(client, encoded(), file.getvalue())
     assert answer.status_code == 422
-    assert "the image is 101x100; at most 8000 pixels are decoded" in answer.json()["detail"]
+    assert f"photo[1]: {reason}" in answer.json()["detail"]
+    assert send(client, encoded()).status_code == 200
 
 
 def test_requests_without_a_photo_are_refused(client):

@@ -8,20 +8,21 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from gradmix.classifier.call_data import CallData, draw_by_weight
-from gradmix.classifier.defaults import Setup, budget, first_setup, is_fine_tuned
+from gradmix.classifier.call_data import CallData, Reader, Watch, draw_by_weight
+from gradmix.classifier.defaults import budget, is_fine_tuned
 from gradmix.classifier.holdout import EarlyStopping, StoppingState, offer
-from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
+from gradmix.classifier.inputs import look_symbolic, read_seed
+from gradmix.classifier.labels import Label, Labels
 from gradmix.classifier.photos import Pictures, keep_pictures
 from gradmix.classifier.report import Report, few_samples, means, plural
+from gradmix.classifier.setup import Setup, first_setup
 from gradmix.classifier.state import Learned, copy_of, digest, load_method, new_holdout
 from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
@@ -33,7 +34,7 @@ from gradmix.methods import Method
 from gradmix.methods.closed_form import ClosedForm
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
-from gradmix.training.build import make_fabric, torch_threads
+from gradmix.training.build import torch_threads
 from gradmix.training.checkpoint import Checkpoint, seed_on_file
 from gradmix.training.joint_steps import check_resumed
 from gradmix.training.launch import Job
@@ -49,43 +50,24 @@ DETAILED_CALLS = 20  # the last calls whose reports keep classes and pairs
 KEPT_PAIRS = 50  # avoided pairs in a report
 
 
-@dataclass(frozen=True)
-class Watch:
-    """The checkpoint of a call, and functions that observe it."""
-
-    checkpoint: str | os.PathLike[str] | None = None
-    say: Callable[[str], object] | None = None
-    on_event: Callable[[Training, Event], object] | None = None
-
-
 # --- preparing a call -----------------------------------------------------------------------
 
 
-def learn(
-    before: Learned | None,
-    params: Mapping[str, Any],
-    random_state: Any,
-    data: CallData,
-    watch: Watch,
-    job: Job | None = None,
-) -> Learned:
-    """Return the knowledge after a call; `before` does not change.
+def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learned:
+    """Return the knowledge after a call; the knowledge before it does not change.
 
     Args:
-        before: The knowledge before the call; None starts from nothing.
-        params: The classifier's parameters, checked.
+        reader: Has the knowledge before the call, the parameters and the observers.
+        data: The data of this call, as the reader read them.
         random_state: The seed of a first call; a resumed call uses the seed in its checkpoint.
-        data: The data of this call.
-        watch: The checkpoint and the observers.
-        job: The ranks that learn together; None: this process alone.
+        job: The ranks that learn together.
 
     Raises:
         InputError: If the data or parameters do not fit what was learned before.
         DivergedError: If the loss or the scores are not finite.
     """
+    before, params, watch = reader.before, reader.params, reader.watch
     labels = (before.labels if before else Labels()).add(data.y, data.announced)
-    job = Job(make_fabric(params["device"], params["precision"])) if job is None else job
-    device = job.fabric.device
     if before is not None:
         setup = before.setup.with_params(params)
         _check_stored(before)
@@ -93,7 +75,7 @@ def learn(
         seed = _first_seed(random_state, watch.checkpoint)
         if not job.ranks.alone:
             seed = job.ranks.from_first(seed % 2**63)  # it may have been drawn
-        setup = first_setup(params, seed, data.x, data.layout, data.backbone, device)
+        setup = first_setup(params, seed, data.x, data.layout, data.backbone, job.fabric.device)
     _check_room(setup.params, len(labels.known))
     counts = labels.encode(data.y).bincount(minlength=len(labels.known))
     if before is not None:
@@ -152,7 +134,7 @@ def _warn(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
         )
     remarks += data.skipped
     for text in remarks:
-        warnings.warn(text, DataWarning, stacklevel=5)
+        warnings.warn(text, DataWarning, stacklevel=7)  # the line that calls the classifier
     return remarks
 
 
@@ -167,6 +149,7 @@ def _history(before: Learned | None, report: Report) -> tuple[Report, ...]:
 
 _Counts = Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
 _Count = Annotated[int, Field(ge=0)]
+_Pair = Annotated[list[Label | float], Field(min_length=3, max_length=3)]  # two classes, a share
 
 
 class CallRecord(Schema):
@@ -174,21 +157,15 @@ class CallRecord(Schema):
 
     model_config = ConfigDict(frozen=False)
 
-    epochs: _Count
-    steps: _Count
-    loss: float
-    stopped_early: bool
-    correct_before: _Counts | None  # before the call, by class
-    correct: _Counts | None  # after it
-    avoided: list[Annotated[list[Label | float], Field(min_length=3, max_length=3)]]
-    avoided_share: float | None  # None: no pairs were to be avoided
-    stopping: StoppingState | None
-
-
-_NOTHING: dict[str, Any] = {
-    **{"epochs": 0, "steps": 0, "loss": 0.0, "stopped_early": False, "correct_before": None},
-    **{"correct": None, "avoided": [], "avoided_share": None, "stopping": None},
-}
+    epochs: _Count = 0
+    steps: _Count = 0
+    loss: float = 0.0
+    stopped_early: bool = False
+    correct_before: _Counts | None = None  # before the call, by class
+    correct: _Counts | None = None  # after it
+    avoided: list[_Pair] = Field(default_factory=list)
+    avoided_share: float | None = None  # None: no pairs were to be avoided
+    stopping: StoppingState | None = None
 
 
 class Call:
@@ -207,7 +184,7 @@ class Call:
         known = len(labels.known)
         self.known_before = len(before.labels.known) if before else 0
         self.size = max(known, setup.outputs(known))
-        self.record = CallRecord(**_NOTHING)
+        self.record = CallRecord()
         self.method = self._build(fabric.device, job.ranks)
         samples = Samples(data.x.to(fabric.device), labels.encode(data.y).to(fabric.device))
         if before is None and not isinstance(setup.model, str) and not is_fine_tuned(setup.params):

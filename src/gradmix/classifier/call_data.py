@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,10 +19,10 @@ from gradmix.classifier.inputs import (
     are_photos,
     needing_memory,
     read_inputs,
-    read_labels,
     read_weights,
     reading,
 )
+from gradmix.classifier.labels import read_labels
 from gradmix.classifier.photos import Progress, embed_photos
 from gradmix.classifier.state import Learned, digest
 from gradmix.data.image_folders.read import HINT
@@ -29,10 +30,25 @@ from gradmix.errors import CorruptFileError, InputError
 from gradmix.models.pretrained import Backbone
 from gradmix.ranks import ALONE, Ranks
 from gradmix.training.build import pick_device, torch_threads
+from gradmix.training.loop import Event, Training
 
 FEWER = "learn fewer samples per call, or set a smaller batch_size, image_size or model"
 FEWER_AT_A_TIME = "give fewer samples at a time"
-Skip = Callable[[str], object] | None  # that of `read_inputs`
+Skip = Callable[[str], object] | None  # as in `read_inputs`
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The checkpoint of a call, and functions that observe it."""
+
+    checkpoint: str | os.PathLike[str] | None = None
+    say: Callable[[str], object] = _say_nothing  # receives messages for the user
+    on_event: Callable[[Training, Event], object] | None = None
+    on_photo: Progress | None = None  # receives the photos embedded and their total number
 
 
 @dataclass(frozen=True)
@@ -69,14 +85,14 @@ class Reader:
         estimator: The classifier; messages of scikit-learn name it.
         params: Its parameters, checked.
         before: Its knowledge; None if the next call is its first.
-        progress: Receives the number of photos embedded and in total.
+        watch: The observers of the call.
         ranks: The processes that embed photos together.
     """
 
     estimator: Any
     params: Mapping[str, Any]
     before: Learned | None
-    progress: Progress | None = None
+    watch: Watch = Watch()
     ranks: Ranks = ALONE
 
     def read_call(
@@ -183,7 +199,7 @@ class Reader:
         device = pick_device(self.params["device"]) if ranks.alone else ranks.device
         own = x if ranks.alone else x[ranks.rows(len(x))]
         with torch_threads(self.params["threads"]):
-            return ranks.gather(embed_photos(backbone, own, device, self.progress), len(x))
+            return ranks.gather(embed_photos(backbone, own, device, self.watch.on_photo), len(x))
 
     def embed_to_learn(self, x: Tensor, backbone: Backbone | None) -> Tensor:
         """Return the samples that training takes; an unreadable photo is refused with a remedy."""

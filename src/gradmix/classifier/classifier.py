@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from inspect import cleandoc
+from operator import methodcaller
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,29 +22,23 @@ from torch import Tensor, nn
 
 from gradmix._setting_docs import classifier_help
 from gradmix.classifier import file, hub
-from gradmix.classifier.call import Watch, learn
-from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader
+from gradmix.classifier.call import learn
+from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader, Watch
 from gradmix.classifier.defaults import checked_params
 from gradmix.classifier.export import ClassifierNetwork, write_onnx
-from gradmix.classifier.inputs import (
-    Array,
-    Inputs,
-    Label,
-    needing_memory,
-    read_path,
-    read_weights,
-)
-from gradmix.classifier.photos import Progress
+from gradmix.classifier.inputs import Array, Inputs, needing_memory, read_path, read_weights
+from gradmix.classifier.labels import Label
 from gradmix.classifier.report import Callback, observer_for, table
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
 from gradmix.errors import DataWarning, FileError, GradMixError
 from gradmix.files import locked
-from gradmix.ranks import ALONE
-from gradmix.training.launch import Devices, Follow, Job, open_job
+from gradmix.ranks import ALONE, Ranks
+from gradmix.training.launch import Devices, Job, open_job
 
 NOT_IN_PARAMS = ("random_state", "devices")  # files store the first elsewhere, the second nowhere
 SAVE_SECONDS = 10.0  # how long `save` waits for another writer of the file
+Read = Callable[[Reader], CallData | None]  # reads the data of a call; None: nothing to learn
 
 
 @dataclass(eq=False, repr=False)
@@ -150,18 +145,14 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> IncrementalClassifier:
         """Learn from nothing; earlier knowledge is replaced.
 
-        Arguments, result and errors are those of `partial_fit`.
+        `partial_fit` describes the arguments, the result and the errors.
 
         Example:
             >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
             >>> classifier.fit([[0.1], [1.2]] * 5, [False, True] * 5).classes_.tolist()
             [False, True]
         """
-        with _lock_of(self):
-            observer = observer_for(self.verbose, callback)
-            given = (X, y, None, eval_set, sample_weight)
-            watch = Watch(on_event=observer.on_event)
-            return self._call(given, watch, observer.on_photo, fresh=True)
+        return self._call((X, y, None, eval_set, sample_weight), callback, fresh=True)
 
     def partial_fit(
         self,
@@ -210,69 +201,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             >>> classifier.report_.new, classifier.classes_.tolist()
             (['c'], ['a', 'b', 'c'])
         """
-        with _lock_of(self):
-            observer = observer_for(self.verbose, callback)
-            given = (X, y, classes, eval_set, sample_weight)
-            kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
-            return self._call(given, Watch(kept, on_event=observer.on_event), observer.on_photo)
-
-    def _call(
-        self,
-        given: tuple[Any, ...],
-        watch: Watch,
-        progress: Progress | None = None,
-        *,
-        fresh: bool = False,
-    ) -> IncrementalClassifier:
-        """Learn the arguments of a call, on one device or several; `fresh` starts from nothing."""
-        with self._job(partial(_follow, self, given, watch.checkpoint, fresh)) as job:
-            reader = self._reader(progress, fresh=fresh, job=job)
-            return self._learn(reader.before, reader.read_call(*given), watch, job)
-
-    def _job(self, follow: Follow) -> AbstractContextManager[Job | None]:
-        """Return a context with the ranks that learn together; None for one device."""
-        wanted = Devices(self.devices)
-        if wanted.size == 1:
-            return nullcontext()
-        return open_job(self.device, self.precision, wanted, follow)
-
-    def _learn(
-        self, before: Learned | None, data: CallData, watch: Watch, job: Job | None = None
-    ) -> IncrementalClassifier:
-        what = f"learn {len(data.y)} samples of shape {data.layout.shape}"
-        with needing_memory(what, FEWER), _naming_checkpoint(watch):
-            self._take(learn(before, self._params(), self.random_state, data, watch, job))
-        return self
-
-    def _reader(
-        self,
-        progress: Progress | None = None,
-        *,
-        fresh: bool = False,
-        job: Job | None = None,
-    ) -> Reader:
-        """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
-        before = None if fresh else getattr(self, "_learned", None)
-        ranks = ALONE if job is None else job.ranks
-        return Reader(self, self._params(), before, progress, ranks)
-
-    def _take(self, learned: Learned) -> None:
-        """Publish new knowledge; other threads see either the old or the new."""
-        layout = learned.setup.given
-        self._learned = learned
-        self.classes_ = learned.labels.classes
-        self.history_ = list(learned.history)
-        self.report_ = learned.history[-1]
-        self.n_features_in_ = int(np.prod(layout.shape))
-        if layout.names is not None:
-            self.feature_names_in_ = np.array(layout.names, dtype=object)
-
-    def _params(self) -> dict[str, Any]:
-        """Return the checked parameters in the form that files store."""
-        params = self.get_params(deep=False)
-        for name in NOT_IN_PARAMS:
-            params.pop(name)
-        return checked_params(params)
+        return self._call((X, y, classes, eval_set, sample_weight), callback, checkpoint)
 
     # --- use --------------------------------------------------------------------------------
 
@@ -433,24 +362,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._take(learned.forget(label, x))
         return self
 
-    def _fitted(self) -> Learned:
-        learned = getattr(self, "_learned", None)
-        if learned is None:
-            raise NotFittedError(
-                f"This {type(self).__name__} instance is not fitted yet; call fit or partial_fit"
-            )
-        return learned  # type: ignore[no-any-return]
-
-    def _reader_of(self, learned: Learned) -> Reader:
-        """Return what reads samples to predict with this knowledge."""
-        here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
-        return Reader(self, {**learned.setup.params, **here}, learned)
-
-    def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
-        """Return the present knowledge, and its scores of the known classes, (N, K)."""
-        learned = self._fitted()
-        return learned, _scores(self._reader_of(learned).read(X, name), learned)
-
     @property
     def network_(self) -> ClassifierNetwork:
         """The classifier as one PyTorch module: samples → probabilities of the known classes."""
@@ -468,23 +379,10 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Raises:
             MissingPackageError: If the extra is not installed.
-            InputError: If the method's predictions are not those of a network.
+            InputError: If the method's predictions do not come from a network.
             FileError: If the file cannot be written.
         """
         write_onnx(self._fitted(), read_path(path))
-
-    def _html_repr(self) -> str:
-        """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
-        params = self.get_params(deep=False)
-        changed = {
-            field.name: params[field.name]
-            for field in fields(self)
-            if params[field.name] is not field.default and params[field.name] != field.default
-        }
-        return table(type(self).__name__, getattr(self, "_learned", None), changed)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_learned")
 
     # --- files ------------------------------------------------------------------------------
 
@@ -516,9 +414,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         path = read_path(path)
         with locked(path, timeout=SAVE_SECONDS), needing_memory(f"write {path}", "free some"):
             self._write(path, learned if include_exemplars else learned.without_samples())
-
-    def _write(self, path: str | os.PathLike[str], learned: Learned | None = None) -> None:
-        file.write(path, self._params(), self.random_state, learned or self._fitted())
 
     @classmethod
     def load(
@@ -571,7 +466,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             include_exemplars: Whether to upload exemplars and held-out samples, which may be real
                 photos; see `save`.
             private: Whether a new repository is private; None: the Hub's default.
-            token: An access token; None: that of `hf auth login`.
+            token: An access token; None: the token of `hf auth login`.
             revision: The branch; None: the main branch.
             license: The Hub's name of a licence for the card, for example "mit".
 
@@ -606,7 +501,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Args:
             repo_id: The repository, "user/name".
             revision: A branch, a tag or a commit; None: the main branch.
-            token: An access token for private repositories; None: that of `hf auth login`.
+            token: An access token for private repositories; None: the token of `hf auth login`.
             cache_dir: The folder of downloaded files; None: the Hub's default.
             local_files_only: Use the downloaded file and no network.
             model: See `load`.
@@ -622,18 +517,117 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         path = hub.download(place, cache_dir, local_files_only)
         return cls.load(path, model=model, device=device, weights=weights)
 
+    # --- private ----------------------------------------------------------------------------
+
+    def _call(
+        self,
+        given: tuple[Any, ...],
+        callback: Callback | None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        fresh: bool = False,
+    ) -> IncrementalClassifier:
+        """Learn the arguments of a call; `fresh` starts from nothing."""
+        with _lock_of(self):
+            observer = observer_for(self.verbose, callback)
+            kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
+            watch = Watch(kept, on_event=observer.on_event, on_photo=observer.on_photo)
+            self._learn(methodcaller("read_call", *given), watch, fresh=fresh)
+            return self
+
+    def _learn(self, read: Read, watch: Watch, *, fresh: bool = False) -> bool:
+        """Learn the data that `read` returns, on one device or several.
+
+        Returns:
+            Whether there was something to learn.
+        """
+        params = self._params()
+        follow = partial(_follow, self, read, watch.checkpoint, fresh)
+        wanted = Devices(self.devices)
+        with open_job(params["device"], params["precision"], wanted, follow) as job:
+            return self._learn_in(job, read, watch, fresh)
+
+    def _learn_in(self, job: Job, read: Read, watch: Watch, fresh: bool) -> bool:
+        """Learn as one of the ranks of a job."""
+        reader = self._reader(watch, fresh=fresh, ranks=job.ranks)
+        data = read(reader)
+        if data is None:
+            return False
+        what = f"learn {len(data.y)} samples of shape {data.layout.shape}"
+        with needing_memory(what, FEWER), _naming_checkpoint(watch):
+            self._take(learn(reader, data, self.random_state, job))
+        return True
+
+    def _reader(
+        self, watch: Watch | None = None, *, fresh: bool = False, ranks: Ranks = ALONE
+    ) -> Reader:
+        """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
+        before = None if fresh else getattr(self, "_learned", None)
+        return Reader(self, self._params(), before, watch or Watch(), ranks)
+
+    def _take(self, learned: Learned) -> None:
+        """Publish new knowledge; other threads see either the old or the new."""
+        layout = learned.setup.given
+        self._learned = learned
+        self.classes_ = learned.labels.classes
+        self.history_ = list(learned.history)
+        self.report_ = learned.history[-1]
+        self.n_features_in_ = int(np.prod(layout.shape))
+        if layout.names is not None:
+            self.feature_names_in_ = np.array(layout.names, dtype=object)
+
+    def _write(self, path: str | os.PathLike[str], learned: Learned | None = None) -> None:
+        file.write(path, self._params(), self.random_state, learned or self._fitted())
+
+    def _params(self) -> dict[str, Any]:
+        """Return the checked parameters in the form that files store."""
+        params = self.get_params(deep=False)
+        for name in NOT_IN_PARAMS:
+            params.pop(name)
+        return checked_params(params)
+
+    def _fitted(self) -> Learned:
+        learned = getattr(self, "_learned", None)
+        if learned is None:
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet; call fit or partial_fit"
+            )
+        return learned  # type: ignore[no-any-return]
+
+    def _reader_of(self, learned: Learned) -> Reader:
+        """Return what reads samples to predict with this knowledge."""
+        here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
+        return Reader(self, {**learned.setup.params, **here}, learned)
+
+    def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
+        """Return the present knowledge, and its scores of the known classes, (N, K)."""
+        learned = self._fitted()
+        return learned, _scores(self._reader_of(learned).read(X, name), learned)
+
+    def _html_repr(self) -> str:
+        """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
+        params = self.get_params(deep=False)
+        changed = {
+            field.name: params[field.name]
+            for field in fields(self)
+            if params[field.name] is not field.default and params[field.name] != field.default
+        }
+        return table(type(self).__name__, getattr(self, "_learned", None), changed)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_learned")
+
 
 def _follow(
     classifier: IncrementalClassifier,
-    given: tuple[Any, ...],
+    read: Read,
     checkpoint: str | os.PathLike[str] | None,
     fresh: bool,
     job: Job,
 ) -> None:
     """Learn a call with rank 0, which shows and writes everything."""
     warnings.simplefilter("ignore", DataWarning)
-    reader = classifier._reader(fresh=fresh, job=job)
-    classifier._learn(reader.before, reader.read_call(*given), Watch(checkpoint), job)
+    classifier._learn_in(job, read, Watch(checkpoint), fresh)
 
 
 _LOCKS: WeakKeyDictionary[IncrementalClassifier, threading.RLock] = WeakKeyDictionary()

@@ -1,66 +1,40 @@
-"""The classifier's parameters: checks, and the choice of what the caller left open.
-
-`Setup` is what the first call settles: the form of the samples, the network, the normalisation.
-Each call asks it for the design of its training.
-"""
+"""The classifier's parameters: checks, and the choice of what the caller left open."""
 
 from __future__ import annotations
 
 import copy
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradmix._setting_types import Settings
 from gradmix.classifier.inputs import Layout, reading
 from gradmix.classifier.photos import default_backbone, published_backbone
 from gradmix.criterion import find_head
 from gradmix.data.augment import TRANSFORMS
-from gradmix.data.statistics import channel_statistics, check_statistics
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import Method, find_method
 from gradmix.methods.capabilities import read_options
 from gradmix.mixing import parse_recipe
-from gradmix.models import MODELS, adapt, build_empty_model, build_model, load_backbone, new_linear
-from gradmix.models.finetune import fine_tune
+from gradmix.models import MODELS
 from gradmix.models.pretrained import PRETRAINED, Backbone, is_pretrained, load_pretrained
-from gradmix.randomness import RandomStreams
-from gradmix.ranks import ALONE, Ranks
 from gradmix.settings import (
-    CONVOLUTIONAL_PRESET,
-    FEW_STEPS_PRESET,
-    CriterionSettings,
     MixSettings,
-    TrainingSettings,
     check,
     check_classifier,
 )
-from gradmix.training.build import Design
 
-FIXED = (
-    *("method", "model", "head_size", "exemplars_per_class", "memory_total"),
-    *("holdout_per_class", "keep_images", "image_size", "mean", "std", "weights", "finetune"),
-)
-"""Parameters that cannot change between calls of partial_fit."""
-EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
-"""Default number of epochs: EPOCHS, or more up to MOST_EPOCHS until there are STEPS steps."""
-FINE_TUNE_EPOCHS = 5
-"""Default number of epochs with layers of a pretrained backbone: an epoch takes long on a CPU."""
-MANY_STEPS = 2000
-"""gradmix+ uses `FEW_STEPS_PRESET` below this number of steps; see docs/classifier.md."""
 SMALL_GREY, SMALL = 32, 16
 """Largest side in pixels of grey images, and of any images, for which an MLP is chosen."""
 HELD_OUT = 10
 """Photos held out per class with a backbone: for two classes, enough for 5% false alarms."""
 
 Params = Mapping[str, Any]
-Numbers = tuple[float, ...]
 
 # --- checks ---------------------------------------------------------------------------------
 
@@ -93,7 +67,7 @@ def check_params(params: Params) -> None:
     transforms = () if params["transforms"] is None else params["transforms"]
     check_classifier({**params, "transforms": transforms})
     _check_model(params)
-    for name in _named_transforms(params["transforms"], photos=False):
+    for name in named_transforms(params["transforms"], photos=False):
         if name not in TRANSFORMS:
             raise UnknownNameError("transform", name, TRANSFORMS)
     frozen = names_backbone(params) and not is_fine_tuned(params)
@@ -103,7 +77,7 @@ def check_params(params: Params) -> None:
             f"finetune is {params['finetune']!r}, and {params['method']} trains no layers; omit one"
         )
     mix = choose_mix(params["mix"], kind.replays, images=False)
-    kind.check_mix(parse_recipe(**{**_given(MixSettings, params), "mix": mix}))
+    kind.check_mix(parse_recipe(**{**given_settings(MixSettings, params), "mix": mix}))
     if params["head_size"] is not None and kind.grows:
         raise InputError(
             f"head_size is {params['head_size']}; give None: the head of {params['method']} grows"
@@ -111,7 +85,7 @@ def check_params(params: Params) -> None:
     kind.check_selection(params["exemplar_selection"])
     kind.check_adjustment(params["logit_adjustment"])
     read_options(kind.options_type, dict(params["options"] or {}))
-    _check_memory(params, kind if params["method"] != "auto" or frozen else None)
+    check_memory(params, kind if params["method"] != "auto" or frozen else None)
 
 
 def _check_model(params: Params) -> None:
@@ -140,7 +114,7 @@ def _memory_params(params: Params) -> tuple[int | None, int | None, int | None]:
     return each, total, params["holdout_per_class"]
 
 
-def _check_memory(params: Params, kind: type[Method] | None) -> None:
+def check_memory(params: Params, kind: type[Method] | None) -> None:
     """Check the size of the memory; `kind` is the method, None if the data decide about it."""
     each, total, held = _memory_params(params)
     if total is not None:
@@ -163,7 +137,7 @@ def _check_memory(params: Params, kind: type[Method] | None) -> None:
 
 
 def budget(params: Params, classes: int) -> tuple[int | None, int | None]:
-    """Return the exemplars for replay, per class or in total, when so many classes are known."""
+    """Return the exemplars for replay: a number per class, or a total for `classes` known ones."""
     each, total, held = _memory_params(params)
     held = held or 0  # None: not chosen yet
     if total is None:
@@ -178,7 +152,7 @@ def budget(params: Params, classes: int) -> tuple[int | None, int | None]:
     return None, left
 
 
-def _given(group: type[Settings], params: Params) -> dict[str, Any]:
+def given_settings(group: type[Settings], params: Params) -> dict[str, Any]:
     """Return the settings of a group that the classifier has as parameters and that are set."""
     names = (name for name in group.model_fields if name in params)
     return {name: params[name] for name in names if params[name] is not None}
@@ -197,11 +171,7 @@ def names_backbone(params: Params) -> bool:
     model = params["model"]
     if isinstance(model, nn.Module):
         return params["finetune"] is not None
-    return not _is_auto(model) and is_pretrained(model)
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
+    return model != "auto" and is_pretrained(model)
 
 
 def choose_backbone(params: Params, layout: Layout | None) -> Backbone | None:
@@ -210,7 +180,7 @@ def choose_backbone(params: Params, layout: Layout | None) -> Backbone | None:
     The layout of photos in files is None: they are read after this. MissingPackageError if the
     weights of a named backbone are not installed.
     """
-    if not _is_auto(params["model"]):
+    if params["model"] != "auto":
         return find_backbone(params)
     small = layout is not None and (not layout.images or _is_small(layout))
     name = None if small else default_backbone()
@@ -242,7 +212,7 @@ def find_backbone(params: Params) -> Backbone | None:
 
 def choose_model(given: str | nn.Module, layout: Layout, device: torch.device) -> str | nn.Module:
     """Return the network: an MLP for rows and small images, otherwise a convolutional one."""
-    if not _is_auto(given):
+    if given != "auto":
         return given
     if not layout.images or _is_small(layout):
         return "mlp"
@@ -259,7 +229,7 @@ def choose_method(given: str, model: str | nn.Module) -> str:
     """Return the method; on frozen features the default is ridge regression."""
     if given != "auto":
         return given
-    return "ridge" if isinstance(model, str) and model == "linear" else "er"
+    return "ridge" if model == "linear" else "er"
 
 
 def choose_mix(given: str, replays: bool, *, images: bool) -> str:
@@ -279,212 +249,14 @@ def choose_holdout(params: Params, backbone: Backbone | None) -> int:
     return min(HELD_OUT, each // 3)
 
 
-def _named_transforms(given: Any, photos: bool) -> tuple[str, ...]:
+def named_transforms(given: Any, photos: bool) -> tuple[str, ...]:
     """Return the names of transforms; "auto" means crops and flips for photos."""
-    if _is_auto(given):
+    if given == "auto":
         return ("crop", "flip") if photos else ()
     names: tuple[str, ...] = () if given is None else check("transforms", given)
     return names
 
 
-# --- what the first call settles ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What the first call settles."""
-
-    params: dict[str, Any]  # of the last call; those in `FIXED` never change
-    layout: Layout  # of samples
-    model: str | nn.Module  # the network by name, or the caller's
-    mean: Numbers  # per channel or column
-    std: Numbers
-    seed: int
-    backbone: Backbone | None = None  # turns photos into the samples, if there is one
-
-    @property
-    def given(self) -> Layout:
-        """The form of the samples that callers give: photos, or the samples themselves."""
-        return self.layout if self.backbone is None else photo_layout(self.backbone)
-
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        return choose_method(self.params["method"], self.model)
-
-    @property
-    def image_network(self) -> bool:
-        """Whether the network is made for images."""
-        kinds = ("cnn", "resnet", "vit")
-        named = isinstance(self.model, str) and self.model.startswith(kinds)
-        return named or is_fine_tuned(self.params)
-
-    def outputs(self, known: int) -> int:
-        """Return the outputs of a new network when so many classes are known."""
-        size = self.params["head_size"]
-        return known if size is None else int(size)
-
-    def with_params(self, params: Params) -> Setup:
-        """Return the setup of another call; InputError if a parameter differs that must not."""
-        if params["holdout_per_class"] is None:
-            params = {**params, "holdout_per_class": self.params["holdout_per_class"]}
-        for name in FIXED:
-            was = self.params[name]
-            if params[name] is not was and params[name] != was:
-                raise InputError(
-                    f"{name} is {params[name]!r} and was {was!r} in the first call; set it back, "
-                    "or call fit to start again"
-                )
-        return replace(self, params=dict(params))
-
-    def design(self, samples: int, classes: int) -> Design:
-        """Return what a call with so many samples trains; `classes` are known after it."""
-        params, kind = self.params, find_method(self.method)
-        self._check_method(kind)
-        steps = max(1, samples // params["batch_size"])
-        epochs = self._epochs(steps)
-        mix = choose_mix(params["mix"], kind.replays, images=self.image_network)
-        few = mix == "gradmix+" and epochs * steps < MANY_STEPS
-        mixing = {**(FEW_STEPS_PRESET if few else {}), **_given(MixSettings, params), "mix": mix}
-        each, total = budget(params, classes)
-        return Design(
-            method=self.method,
-            recipe=parse_recipe(**mixing),
-            settings=self._training(epochs),
-            options=tuple(dict(params["options"] or {}).items()),
-            exemplars_per_class=each,
-            memory_total=total,
-            criterion=CriterionSettings(**_given(CriterionSettings, params)),
-            selection=params["exemplar_selection"],
-        )
-
-    def _check_method(self, kind: type[Method]) -> None:
-        params = self.params
-        _check_memory(params, kind)
-        if self.layout.images and kind.replays and not params["keep_images"]:
-            raise InputError(
-                f"keep_images is False, and {self.method} replays images; use a pretrained "
-                "backbone, whose embeddings it can replay, or omit keep_images"
-            )
-        if params["early_stopping"] and not kind.trains:
-            raise InputError(f"early_stopping is True, but {self.method} has no epochs; omit it")
-
-    def _epochs(self, steps: int) -> int:
-        if self.params["epochs"] is not None:
-            return int(self.params["epochs"])
-        if is_fine_tuned(self.params):
-            return FINE_TUNE_EPOCHS
-        return min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
-
-    def _training(self, epochs: int) -> TrainingSettings:
-        params, given = self.params, _given(TrainingSettings, self.params)
-        convolutional = isinstance(self.model, str) and self.model.startswith(("cnn", "resnet"))
-        usual = CONVOLUTIONAL_PRESET if convolutional else {}
-        if given["lr_steps"]:
-            usual = {**usual, "schedule": "steps"}
-        head = "growing" if params["head_size"] is None else "fixed"
-        return TrainingSettings(**{**usual, **given, "epochs": epochs, "head": head})
-
-    def transforms(self) -> tuple[str, ...]:
-        """Return the names of the transforms of training images."""
-        shape, usual = self.layout.shape, self.layout.images and self.layout.shape[0] in (1, 3)
-        names = _named_transforms(self.params["transforms"], self.image_network and usual)
-        if names and not usual:
-            raise InputError(
-                f"transforms is {list(names)}; transforms need images with 1 or 3 channels, and "
-                f"these samples have shape {shape}"
-            )
-        return names
-
-    def new_method(
-        self,
-        design: Design,
-        outputs: int,
-        num_classes: int,
-        streams: RandomStreams,
-        *,
-        loads: bool,
-        ranks: Ranks = ALONE,
-    ) -> Method:
-        """Return a method with a new network; `loads`: saved weights will replace its weights."""
-
-        def network(generator: torch.Generator) -> nn.Module:
-            return self._network(outputs, generator, loads)
-
-        shape, mean, std = self.layout.shape, self.mean, self.std
-        return design.build(network, num_classes, shape, mean, std, streams, ranks)
-
-    def _network(self, outputs: int, generator: torch.Generator, loads: bool) -> nn.Module:
-        params = self.params
-        if is_fine_tuned(params):
-            backbone = find_backbone({**params, "weights": None} if loads else params)
-            assert backbone is not None
-            return fine_tune(backbone, outputs, params["finetune"], generator=generator)
-        if isinstance(self.model, str):
-            if loads:
-                return build_empty_model(self.model, self.layout.shape, outputs)
-            built = build_model(self.model, self.layout.shape, outputs, generator=generator)
-            if params["weights"] is not None and self.backbone is None:
-                with reading("weights"):
-                    load_backbone(built, params["weights"])
-            return built
-        network: Any = adapt(copy.deepcopy(self.model))
-        head = network.head
-        if head.out_features != outputs:
-            bias = head.bias is not None
-            network.head = new_linear(head.in_features, outputs, bias, generator=generator)
-        return cast(nn.Module, network)
-
-
 def photo_layout(backbone: Backbone) -> Layout:
     """Return the form of the photos that a backbone takes."""
     return Layout((3, backbone.input_size, backbone.input_size))
-
-
-def first_setup(
-    params: Params,
-    seed: int,
-    x: Tensor,
-    layout: Layout,
-    backbone: Backbone | None,
-    device: torch.device,
-) -> Setup:
-    """Return the setup of a first call with samples x, which `backbone` may have embedded."""
-    params = {**params, "holdout_per_class": choose_holdout(params, backbone)}
-    size = layout.shape[0]
-    if backbone is not None:
-        return Setup(params, layout, "linear", (0.0,) * size, (1.0,) * size, seed, backbone)
-    if is_fine_tuned(params):  # the network has its own normalisation, of values from 0 to 1
-        return Setup(params, layout, params["model"], (0.0,) * size, (255.0,) * size, seed)
-    model = choose_model(params["model"], layout, device)
-    mean, std = _normalisation(params, model, x, layout)
-    return Setup(params, layout, model, mean, std, seed)
-
-
-def _normalisation(
-    params: Params, model: str | nn.Module, x: Tensor, layout: Layout
-) -> tuple[Numbers, Numbers]:
-    """Return mean and standard deviation as given, or those of the first data."""
-    size = layout.shape[0]
-    mean, std = (0.0,) * size, (1.0,) * size
-    # Statistics of the first data would make closed forms depend on the order of the calls.
-    if find_method(choose_method(params["method"], model)).trains:
-        mean, std = channel_statistics(x)
-    mean = mean if params["mean"] is None else _numbers("mean", params["mean"])
-    std = std if params["std"] is None else _numbers("std", params["std"])
-    check_statistics(mean, std, size)
-    if layout.images and params["std"] is not None and max(std) < 1:
-        raise InputError(
-            f"std is {std}; give mean and std of images for bytes, 0 to 255, even if X has floats "
-            "from 0 to 1: multiply both by 255"
-        )
-    return mean, std
-
-
-def _numbers(name: str, given: Any) -> Numbers:
-    try:
-        return tuple(map(float, given))
-    except Exception as error:
-        raise InputError(
-            f"{name} is {str(given)[:80]!r}; give a number for each channel or column"
-        ) from error

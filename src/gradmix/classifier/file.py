@@ -19,10 +19,16 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
 from gradmix.classifier.defaults import check_params
-from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
-from gradmix.classifier.photos import PicturesState
+from gradmix.classifier.inputs import is_out_of_memory
+from gradmix.classifier.labels import Label, as_array
+from gradmix.classifier.photos import (
+    EncodedImages,
+    PicturesState,
+    decode_images,
+    encode_images,
+)
 from gradmix.classifier.report import Report
-from gradmix.classifier.state import CONTENTS, Learned, from_state
+from gradmix.classifier.state import CONTENTS, Learned, from_state, sample_parts
 from gradmix.errors import FileError, InputError, MissingPackageError
 from gradmix.files import read_state_file, write_state_file
 from gradmix.files.schema import Schema, refuse, validate
@@ -30,6 +36,8 @@ from gradmix.training.build import pick_device
 from gradmix.training.state_schema import MemoryState, SamplesState, TrainingState
 
 KIND = "classifier"
+ENCODED = 2
+"""Version of the contents of a file with encoded images; otherwise it is `CONTENTS`."""
 PROBES, PROBE_NUMBERS = 16, 2**16
 """Samples, and input numbers in total, for the check that predictions are finite."""
 ADDED = (
@@ -65,7 +73,7 @@ def _check_samples(
 
 
 def _check_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Check the parameters of a file as those of a call; a caller's network is not stored."""
+    """Check the parameters of a file like those of a call; a caller's network is not stored."""
     _check_plain(params)
     try:
         check_params({**params, **({} if params["model"] else _NAMED)})
@@ -181,6 +189,10 @@ def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned:
         state["changed"] = changed
     seed = random_state.item() if isinstance(random_state, np.integer) else random_state
     state["random_state"] = seed if isinstance(seed, int) else None
+    for part in sample_parts(state["training"], state["holdout"]):
+        part["x"] = encode_images(part["x"])
+        if not isinstance(part["x"], Tensor):
+            state["contents"] = ENCODED
     return write_state_file(path, KIND, state)
 
 
@@ -211,6 +223,9 @@ def read(
         _check_device(device, None)
     state = read_state_file(path, KIND)
     _check_contents(path, state.get("contents"))
+    if state["contents"] == ENCODED:
+        with _blaming(path):
+            state = {**_decoded(state, path), "contents": CONTENTS}
     if isinstance(state.get("params"), dict):
         earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
         for name in ADDED:
@@ -253,11 +268,23 @@ def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None
 
 
 def _check_contents(path: FilePath, contents: Any) -> None:
-    if type(contents) is not int or contents != CONTENTS:
+    if type(contents) is not int or contents not in (CONTENTS, ENCODED):
         raise FileError(
             f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
-            f"{CONTENTS}: install the version that wrote it or a later one"
+            f"{CONTENTS} and {ENCODED}: install the version that wrote it or a later one"
         )
+
+
+def _decoded(value: Any, path: FilePath) -> Any:
+    """Return nested values with the images in place of every `EncodedImages`."""
+    if isinstance(value, list):
+        return [_decoded(item, path) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == EncodedImages.model_fields.keys():
+        validate(EncodedImages, value, path)
+        return decode_images(value)
+    return {key: _decoded(item, path) for key, item in value.items()}
 
 
 @torch.no_grad()

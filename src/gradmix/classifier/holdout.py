@@ -18,7 +18,7 @@ from gradmix.training.loop import EpochDone, Training
 from gradmix.training.metrics import count_correct
 from gradmix.types import Samples
 
-MEASURED_SHARE = 4  # at most one of so many new samples of a class is held out for measuring
+MEASURED_SHARE = 4  # at most a quarter of the new samples of a class is held out for measuring
 
 
 def offer(holdout: ReplayMemory, given: Samples, priority: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class EarlyStopping:
         """Continue from a checkpoint; the samples were held out again.
 
         Raises:
-            InputError: If the saved weights are not those of the method's networks.
+            InputError: If the saved weights do not fit the method's networks.
         """
         own = {name: net.state_dict() for name, net in method.networks().items()}
         if not _shapes(state.weights).items() <= _shapes(own).items():

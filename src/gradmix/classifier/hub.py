@@ -52,7 +52,7 @@ def push(
             done = api.create_commit(
                 place.repo_id,
                 [hub.CommitOperationAdd(name, content) for name, content in files.items()],
-                commit_message=f"Upload a classifier of {plural(_size(learned), *CLASSES)}",
+                commit_message=f"Upload a classifier of {_classes(learned)}",
                 revision=place.revision,
             )
     return str(done.commit_url)
@@ -105,8 +105,6 @@ def _import_hub() -> Any:
 
 # --- the model card -------------------------------------------------------------------------
 
-CLASSES = "class", "classes"
-
 
 def model_card(
     learned: Learned, repo_id: str, include_exemplars: bool = False, licence: str | None = None
@@ -125,8 +123,8 @@ def model_card(
     parts = [
         _header(learned, licence),
         f"# {_text(repo_id)}",
-        f"A classifier of {plural(_size(learned), *CLASSES)} that learns further classes over "
-        "time, made with gradmix.",
+        f"A classifier of {_classes(learned)} that learns further classes over time, made with "
+        "gradmix.",
         _table(("", ""), known.items()),
         _accuracy(learned.history[-1]),
         "## History",
@@ -209,8 +207,8 @@ def _reveals(learned: Learned, include_exemplars: bool) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _size(learned: Learned) -> int:
-    return len(learned.labels.known)
+def _classes(learned: Learned) -> str:
+    return plural(len(learned.labels.known), "class", "classes")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from gradmix.classifier.inputs import Label
+from gradmix.classifier.labels import Label
 from gradmix.closed_form import energy
 from gradmix.errors import InputError
 from gradmix.files.schema import Schema

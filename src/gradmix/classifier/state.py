@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmix.classifier.defaults import Setup, budget, find_backbone
-from gradmix.classifier.inputs import Labels, Layout
+from gradmix.classifier.defaults import budget, find_backbone
+from gradmix.classifier.inputs import Layout
+from gradmix.classifier.labels import Labels
 from gradmix.classifier.photos import Pictures, decode, pack_pictures, unpack_pictures
 from gradmix.classifier.report import Report
+from gradmix.classifier.setup import Setup
 from gradmix.closed_form import energy, fit_threshold
 from gradmix.criterion import embed
 from gradmix.data import StreamedImages
@@ -263,11 +265,16 @@ def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
     return ReplayMemory(exemplars_per_class=number) if number else None
 
 
-def _change_samples(training: dict[str, Any], holdout: Any, dtype: torch.dtype) -> None:
+def sample_parts(training: Mapping[str, Any], holdout: Any) -> list[dict[str, Any]]:
+    """Return the parts of a state that contain samples, each with its samples as "x"."""
+    parts = (training["method"]["memory"], training["method"].get("kept"), holdout)
+    return [part for part in parts if part is not None]
+
+
+def _change_samples(training: Mapping[str, Any], holdout: Any, dtype: torch.dtype) -> None:
     """Give the embeddings in a state another type; files contain float16."""
-    for part in (training["method"]["memory"], training["method"].get("kept"), holdout):
-        if part is not None:
-            part["x"] = part["x"].to(dtype)
+    for part in sample_parts(training, holdout):
+        part["x"] = part["x"].to(dtype)
 
 
 def _restored_backbone(saved: Mapping[str, Any], params: Mapping[str, Any]) -> Backbone:

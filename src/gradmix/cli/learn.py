@@ -87,6 +87,7 @@ def learn(
     training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
     an identical file.
     """
+    from gradmix.classifier.call_data import Watch
     from gradmix.classifier.report import Observer
     from gradmix.classifier.update_file import learn_into
     from gradmix.data.image_folders.read import has_own_test
@@ -95,7 +96,7 @@ def learn(
     given = {OPTIONS[name]: value for name, value in params.items() if value is not None}
     if test is None and has_own_test(photos):
         test = photos
-    with _stopping(), showing_progress() as progress, warnings.catch_warnings():
+    with _stopping(model), showing_progress() as progress, warnings.catch_warnings():
         observer = _Bars(progress) if messages.is_terminal else Observer(remark)
         warnings.simplefilter("ignore", DataWarning)  # the report contains them
         classifier = learn_into(
@@ -104,9 +105,7 @@ def learn(
             test,
             given=given,
             defaults={**DEFAULTS, **(NO_EXEMPLARS if params["exemplars"] == 0 else {})},
-            say=remark,
-            on_event=observer.on_event,
-            on_photo=observer.on_photo,
+            watch=Watch(say=remark, on_event=observer.on_event, on_photo=observer.on_photo),
             skip_unreadable=skip_unreadable,
         )
     report = classifier.report_
@@ -117,12 +116,16 @@ def learn(
 
 
 @contextmanager
-def _stopping() -> Iterator[None]:
+def _stopping(model: str) -> Iterator[None]:
     """Tell the user how to continue after Ctrl-C."""
+    from gradmix.classifier.update_file import checkpoint_of
+
     try:
         yield
     except KeyboardInterrupt:
-        remark("stopped: the model file is unchanged; repeat the command to resume")
+        resumes = checkpoint_of(model).exists()
+        how = "repeat the command to resume" if resumes else "there is no checkpoint to resume yet"
+        remark(f"stopped: the model file is unchanged; {how}")
         raise
 
 

@@ -10,7 +10,7 @@ from threading import BoundedSemaphore
 from PIL import Image
 
 from gradmix.classifier import IncrementalClassifier
-from gradmix.classifier.inputs import Label
+from gradmix.classifier.labels import Label
 from gradmix.classifier.report import Ranking, rank
 from gradmix.data.image_folders.given import photo_sizes
 from gradmix.errors import GradMixError, InputError
@@ -121,7 +121,7 @@ class ServedModel:
         if not learned.setup.given.images:
             raise InputError(f"{self.path} has learned rows of numbers; only photos can be served")
         held = 0 if learned.holdout is None else len(learned.holdout)
-        rate = max(self._rate, 1 / (held + 1))  # the smallest that so many samples allow
+        rate = max(self._rate, 1 / (held + 1))  # the smallest rate that the held-out samples allow
         loaded = Loaded(classifier, rate if rate <= LARGEST_RATE else None)
         rank(classifier, [Image.new("RGB", (8, 8))], 1, loaded.rate)  # prepares the network
         return loaded
