@@ -6,12 +6,8 @@ import pytest
 
 from gradmix import config_for, run
 from gradmix.errors import UnknownNameError
-from gradmix.paper.reproductions import (
-    configs_of,
-    find_reproduction,
-    reproductions,
-    select_lines,
-)
+from gradmix.paper.lines import configs_of
+from gradmix.paper.reproductions import find_reproduction, reproductions, select_lines
 from gradmix.runs.config import controls_of
 
 TABLES = [

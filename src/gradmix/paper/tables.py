@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from gradmix.paper.lines import Line, configs_of
 from gradmix.paper.numbers import ACCURACY, paper_accuracy, paper_tables
-from gradmix.paper.reproductions import Chart, Line, Panel, Reproduction, configs_of
+from gradmix.paper.reproductions import Chart, Panel, Reproduction
+from gradmix.runs.comparisons import Cell, gradients_add
 from gradmix.runs.config import RunConfig, controls_of
-from gradmix.runs.groups import Group, capability_note, gradients_add
+from gradmix.runs.groups import Group, capability_note
+from gradmix.runs.labels import display
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Summary, summarize
-from gradmix.runs.tables import Cell, Table, TableRow, display
+from gradmix.runs.tables import Table, TableRow
 
 MAX_COLUMNS = 4
 """More columns leave no room for standard deviations."""
 
 Find = Callable[[RunConfig], RunResult | None]
-Found = Mapping[tuple[str, str], Group]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,17 @@ class FilledTable:
 
     chart: Chart
     table: Table
+
+
+class Found(NamedTuple):
+    """The runs of a line, and its gradient-free controls that were run."""
+
+    runs: Group
+    controls: list[Group]
+
+
+FoundRuns = Mapping[tuple[str, str], Found]
+"""By the label of the line and the data set."""
 
 
 def fill_tables(
@@ -48,126 +61,104 @@ def fill_tables(
         One table for all panels with a single number, with a column for each data set, and one
         table per data set for every other panel. Rows and tables without results are omitted.
     """
-    runs = {
-        (line.label, name): configs_of(line, name, seeds, scale)
-        for line in reproduction.lines
-        for name in data
-    }
-    found = {key: group for key, configs in runs.items() if (group := _find_group(configs, find))}
+    found: dict[tuple[str, str], Found] = {}
+    for line in reproduction.lines:
+        for name in data:
+            configs = configs_of(line, name, seeds, scale)
+            kinds = zip(*map(controls_of, configs), strict=True)
+            for runs in _groups([configs], find):
+                found[line.label, name] = Found(runs, _groups(kinds, find))
     single = [panel for panel in reproduction.panels if panel.chart == "table"]
-    tables = []
-    if single:
-        controls = {key: _find_controls(runs[key], find) for key in found}
-        table = _single_numbers(reproduction, single, data, found, controls)
-        tables.append(FilledTable("table", table))
-    for panel in reproduction.panels:
-        if panel.chart != "table":
-            tables += [
-                FilledTable(panel.chart, _series(reproduction, panel, name, found)) for name in data
-            ]
+    tables = [FilledTable("table", _numbers(reproduction, single, data, found))] if single else []
+    tables += [
+        FilledTable(panel.chart, _series(reproduction, panel, name, found))
+        for panel in reproduction.panels
+        if panel.chart != "table"
+        for name in data
+    ]
     return [filled for filled in tables if filled.table.rows]
 
 
-def _find_group(configs: Sequence[RunConfig], find: Find) -> Group | None:
-    results = tuple(result for config in configs if (result := find(config)))
-    return Group({}, results) if results else None
-
-
-def _find_controls(configs: Sequence[RunConfig], find: Find) -> list[Group]:
-    """Return the gradient-free controls that were run, one group for each kind of partners."""
-    kinds = zip(*map(controls_of, configs), strict=True)
-    return [group for controls in kinds if (group := _find_group(controls, find))]
+def _groups(kinds: Iterable[Sequence[RunConfig]], find: Find) -> list[Group]:
+    """Return a group for each kind of runs that has results."""
+    found = (tuple(filter(None, map(find, configs))) for configs in kinds)
+    return [Group({}, results) for results in found if results]
 
 
 # --- a number for each run ----------------------------------------------------------------------
 
 
-def _single_numbers(
-    reproduction: Reproduction,
-    panels: Sequence[Panel],
-    data: Sequence[str],
-    found: Found,
-    controls: Mapping[tuple[str, str], Sequence[Group]],
+def _numbers(
+    reproduction: Reproduction, panels: Sequence[Panel], data: Sequence[str], found: FoundRuns
 ) -> Table:
+    """Return a row for every line and panel, with a column for each data set."""
     rows: list[TableRow] = []
+    varied: list[str] = []
     for panel in panels:
         for line in reproduction.lines:
             label = line.label if len(panels) == 1 else f"{line.label}: {panel.title}"
             cells = tuple(
-                _cell(reproduction.name, panel, line, name, group, controls[line.label, name])
-                if (group := found.get((line.label, name)))
-                else Cell()
+                _cell(reproduction.name, panel, line, name, found.get((line.label, name)))
                 for name in data
             )
             if any(cell.value for cell in cells):
                 rows.append(((label,), cells))
+                varied.append(line.varied)
     title = panels[0].title if len(panels) == 1 else reproduction.name
-    rows = _mark_best(rows) if title == ACCURACY and len(rows) > 1 else rows
-    note = capability_note(result for group in found.values() for result in group.results)
+    rows = _mark_best(rows, varied) if title == ACCURACY and len(rows) > 1 else rows
+    note = capability_note(result for one in found.values() for result in one.runs.results)
     names = tuple(map(display, data))
     return Table(("",), names, ("",), tuple(rows), title, reproduction.digits, note=note)
 
 
-def _cell(
-    name: str, panel: Panel, line: Line, data: str, group: Group, controls: Sequence[Group]
-) -> Cell:
+def _cell(name: str, panel: Panel, line: Line, data: str, found: Found | None) -> Cell:
     """Return our number beside the paper's, and what gradients add to it."""
+    if found is None:
+        return Cell()
     paper, row = None, line.paper or panel.paper
     if row is not None:
         table = paper_tables()[name]
         paper = table.find(data, row)
         if paper is None and table.quantity == ACCURACY:  # another table may have it
-            paper = paper_accuracy(group.config)
-    value = summarize([panel.read(result)[""] for result in group.results])
-    add = gradients_add(group, controls) if panel.title == ACCURACY else None
-    return Cell(value, None if paper is None else Summary(paper.mean, paper.std), gradients=add)
+            paper = paper_accuracy(found.runs.config)
+    add = gradients_add(found.runs, found.controls) if panel.title == ACCURACY else None
+    return Cell(found.runs.summaries(panel.read)[""], paper, gradients=add)
 
 
-def _mark_best(rows: Sequence[TableRow]) -> list[TableRow]:
+def _mark_best(rows: Sequence[TableRow], varied: Sequence[str]) -> list[TableRow]:
     """Mark the highest mean of each column among rows that vary the same setting."""
     best: dict[tuple[int, str], float] = {}
-    for (label,), cells in rows:
-        for place, cell in enumerate(cells):
-            if cell.value is not None:
-                key = place, _varied(label)
-                best[key] = max(best.get(key, cell.value.mean), cell.value.mean)
-
-    def mark(cell: Cell, place: int, label: str) -> Cell:
-        highest = best.get((place, _varied(label)))
-        return cell._replace(best=cell.value is not None and cell.value.mean == highest)
-
+    for (_, cells), own in zip(rows, varied, strict=True):
+        for key, cell in (((place, own), cell) for place, cell in enumerate(cells) if cell.value):
+            best[key] = max(best.get(key, cell.value.mean), cell.value.mean)
     return [
-        ((label,), tuple(mark(cell, place, label) for place, cell in enumerate(cells)))
-        for (label,), cells in rows
+        (
+            labels,
+            tuple(
+                cell._replace(best=cell.value is not None and cell.value.mean == best[place, own])
+                for place, cell in enumerate(cells)
+            ),
+        )
+        for (labels, cells), own in zip(rows, varied, strict=True)
     ]
-
-
-def _varied(label: str) -> str:
-    """Return the varied setting in a label: `N=16` of `ER, N=16`."""
-    return label.partition(", ")[2]
 
 
 # --- several numbers for each run ---------------------------------------------------------------
 
 
-def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -> Table:
+def _series(reproduction: Reproduction, panel: Panel, data: str, found: FoundRuns) -> Table:
     """Return a row for every line; for pairs of classes, a square."""
-    values: dict[str, list[Mapping[str, float]]] = {
-        line.label: [panel.read(result) for result in group.results]
+    values = {
+        line.label: found[line.label, data].runs.summaries(panel.read)
         for line in reproduction.lines
-        if (group := found.get((line.label, data)))
+        if (line.label, data) in found
     }
-    names = tuple(dict.fromkeys(name for taken in values.values() for one in taken for name in one))
-    if panel.chart == "heatmap" and values:
-        (taken,) = values.values()
-        names = tuple(dict.fromkeys(name.split(" → ")[0] for name in names))
-        values = {
-            own: [{other: one[f"{own} → {other}"] for other in names} for one in taken]
-            for own in names
-        }
+    if panel.chart == "heatmap":
+        pairs = [(*pair.split(" → "), own) for one in values.values() for pair, own in one.items()]
+        values = {row: {b: own for a, b, own in pairs if a == row} for row, _, _ in pairs}
+    names = tuple(dict.fromkeys(name for one in values.values() for name in one))
     rows = tuple(
-        ((label,), tuple(Cell(summarize([one[name] for one in taken])) for name in names))
-        for label, taken in values.items()
+        ((label,), tuple(Cell(one.get(name)) for name in names)) for label, one in values.items()
     )
     title = f"{display(data)}: {panel.title}"
     return Table((panel.across,), names, ("",), rows, title, reproduction.digits)
