@@ -72,6 +72,19 @@ def test_what_differs_between_data_sets_only_does_not(runs):
     assert [set(group.key) for group in groups] == [{"data", "method", "mix"}] * 2
 
 
+@pytest.mark.parametrize("other", [{"data": "mnist"}, {"method": "mir"}, {"mix": "mixup"}])
+def test_a_scenario_is_shown_whatever_else_differs(runs, other):
+    results = runs(NONE, mix="none")
+    results += runs(NONE, **{"mix": "none", "scenario": "online", **other})
+    scenarios = [group.key["scenario"] for group in group_results(results)]
+    assert scenarios == ["class-incremental", "online"]
+
+
+def test_epochs_are_shown_if_methods_differ_in_them(runs):
+    results = runs(NONE, mix="none", epochs=1) + runs(NONE, mix="none", epochs=2, method="mir")
+    assert [group.key["epochs"] for group in group_results(results)] == [1, 2]
+
+
 def test_a_grouping_of_ones_own_must_not_have_a_seed_twice(two_mixes):
     results = two_mixes()
     with pytest.raises(
@@ -240,6 +253,13 @@ def test_a_control_mixes_the_first_task_if_its_run_does(example):
     assert is_control(config(**SHUFFLED, **no), config(mix="gradmix+", tau=0.75))
     assert not is_control(config(**SHUFFLED, **no), config(mix="gradmix+", tau=0.75, **yes))
     assert not is_control(config(**SHUFFLED), config(mix="gradmix+", tau=0.75, **no))
+
+
+def test_a_control_may_be_older_than_its_run(example):
+    old, new = example(**SHUFFLED).config, example(**PLUS).config
+    del old["scenario"]
+    assert is_control(old, new)
+    assert not is_control(old, {**new, "scenario": "online"})
 
 
 def test_what_gradients_add_is_the_difference_to_the_best_control(runs):

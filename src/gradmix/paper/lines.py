@@ -68,13 +68,20 @@ def line_for(settings: Mapping[str, Any], paper: Setting | None = None) -> Line:
     return Line(f"{label}, {varied}" if varied else label, settings, paper, varied)
 
 
-def with_controls(settings: Mapping[str, Any], paper: Setting | None = None) -> list[Line]:
+def with_controls(
+    settings: Mapping[str, Any], paper: Setting | None = None, others: Sequence[Setting] = ()
+) -> list[Line]:
     """Return a line, followed by the gradient-free controls of its mix.
 
-    The shuffled control of gradmix is Mixup, which has a line of its own.
+    Args:
+        settings: The settings of the line.
+        paper: The paper's row.
+        others: The other rows of the table. If they have Mixup, it is the shuffled control of
+            gradmix.
     """
-    shown = ("class-balanced",) if settings["mix"] == "gradmix" else tuple(CONTROLS)
-    controls = shown if uses_gradients(settings) else ()
+    controls = list(CONTROLS) if uses_gradients(settings) else []
+    if settings["mix"] == "gradmix" and {**settings, "mix": "mixup"} in others:
+        controls.remove("shuffle")
     lines = (line_for({**settings, "partners": partners}) for partners in controls)
     return [line_for(settings, paper), *lines]
 

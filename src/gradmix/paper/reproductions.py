@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -64,14 +64,15 @@ def find_reproduction(name: str) -> Reproduction:
 
 def _accuracy_table(key: str) -> Reproduction:
     table = paper_tables()[key]
-    lines = tuple(line for row in table.rows for line in _lines_of(row.setting))
+    rows = [row.setting for row in table.rows]
+    lines = tuple(line for row in rows for line in _lines_of(row, rows))
     on_cpu = tuple(data for data in CPU_DATA if data in table.rows[0].values)
     data = CPU_DATA if key == "compatibility" else on_cpu or tuple(table.rows[0].values)
-    panel = Panel(ACCURACY, measures.metric("average_accuracy"))
+    panel = Panel(ACCURACY, measures.metrics("average_accuracy"))
     return Reproduction(key, "table", table.caption, lines, (panel,), data)
 
 
-def _lines_of(paper: Setting) -> list[Line]:
+def _lines_of(paper: Setting, rows: Sequence[Setting]) -> list[Line]:
     """Return our lines for a row of the paper.
 
     Its GradMix gets several: gradmix and gradmix+, each with its gradient-free controls. In the
@@ -83,7 +84,7 @@ def _lines_of(paper: Setting) -> list[Line]:
         controls = [line_for({**settings, "partners": "class-balanced"})]
         return [line, *controls] if paper["partners"] == "gradient" else [line]
     mixes = ("gradmix", "gradmix+") if paper["mix"] == "gradmix" else (paper["mix"],)
-    return [line for mix in mixes for line in with_controls({**paper, "mix": mix}, paper)]
+    return [line for mix in mixes for line in with_controls({**paper, "mix": mix}, paper, rows)]
 
 
 PLAIN, MIXUP, ALGORITHM_1, GRADMIX_PLUS = (
@@ -97,21 +98,25 @@ ANALYSED = tuple(
 """Both forms of GradMix, with every diagnostic of its criterion."""
 
 
-def _diagnostic(name: str, key: str) -> measures.Read:
-    return measures.diagnostics({"": (name, key)})
-
-
 def _measured_tables() -> list[Reproduction]:
     """Return the tables that read something other than accuracy."""
     tables = paper_tables()
     rate, agreement = tables["detrimental-rate"], tables["precision-recall"]
     rates = replace(MIXUP, settings={**MIXUP.settings, "analyses": (rate.key,)})
     rate_panels = tuple(
-        Panel(f"rate, {key.replace('_', ' ')}", _diagnostic(rate.key, key), paper=MIXUP.settings)
+        Panel(
+            f"rate, {key.replace('_', ' ')}",
+            measures.diagnostics({key: (rate.key, key)}),
+            paper=MIXUP.settings,
+        )
         for key in ("whole_network", "last_layer")
     )
     agreement_panels = tuple(
-        Panel(name, _diagnostic(agreement.key, name), paper={"mix": "gradmix", "measure": name})
+        Panel(
+            name,
+            measures.diagnostics({name: (agreement.key, name)}),
+            paper={"mix": "gradmix", "measure": name},
+        )
         for name in ("precision", "recall")
     )
     return [
@@ -137,6 +142,7 @@ def _figures() -> list[Reproduction]:
     after = Panel("accuracy after each task", measures.accuracy_by_task, "lines", "task")
     classes = "accuracy of each class after the last task"
     error = paper_tables()["approximation-error"]
+    mean_error = {"mean": (error.key, "mean_of_samples")}
     distances = {
         "within a class": ("class-distance", "within"),
         "between classes": ("class-distance", "between"),
@@ -168,11 +174,7 @@ def _figures() -> list[Reproduction]:
             ANALYSED,
             (
                 Panel("RMSE against λ", measures.approximation_curve, "lines", "λ"),
-                Panel(
-                    "mean over λ",
-                    _diagnostic(error.key, "mean_of_samples"),
-                    paper={"mix": "gradmix"},
-                ),
+                Panel("mean over λ", measures.diagnostics(mean_error), paper={"mix": "gradmix"}),
             ),
         ),
         Reproduction(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from gradmix.paper.lines import Line, configs_of
-from gradmix.paper.numbers import ACCURACY, paper_accuracy, paper_tables
+from gradmix.paper.lines import configs_of
+from gradmix.paper.numbers import ACCURACY, Setting, paper_accuracy, paper_tables
 from gradmix.paper.reproductions import Chart, Panel, Reproduction
-from gradmix.runs.comparisons import Cell, gradients_add
+from gradmix.runs.comparisons import Cell, compare
 from gradmix.runs.config import RunConfig, controls_of
 from gradmix.runs.groups import Group, capability_note
 from gradmix.runs.labels import display
 from gradmix.runs.results import RunResult
+from gradmix.runs.statistics import Summary
 from gradmix.runs.tables import Table, TableRow
 
 MAX_COLUMNS = 4
@@ -30,15 +30,8 @@ class FilledTable:
     table: Table
 
 
-class Found(NamedTuple):
-    """The runs of a line, and its gradient-free controls that were run."""
-
-    runs: Group
-    controls: list[Group]
-
-
-FoundRuns = Mapping[tuple[str, str], Found]
-"""By the label of the line and the data set."""
+Found = Mapping[tuple[str, str], Group]
+"""The runs by the label of their line and the data set."""
 
 
 def fill_tables(
@@ -61,15 +54,21 @@ def fill_tables(
         One table for all panels with a single number, with a column for each data set, and one
         table per data set for every other panel. Rows and tables without results are omitted.
     """
-    found: dict[tuple[str, str], Found] = {}
+    found: dict[tuple[str, str], Group] = {}
+    controls: list[Group] = []
     for line in reproduction.lines:
         for name in data:
+            key = {"data": name, "method": line.settings["method"], "varied": line.varied}
+            key["mix"] = line.label
             configs = configs_of(line, name, seeds, scale)
-            kinds = zip(*map(controls_of, configs), strict=True)
-            for runs in _groups([configs], find):
-                found[line.label, name] = Found(runs, _groups(kinds, find))
+            for group in _find_groups(key, [configs], find):
+                found[line.label, name] = group
+            controls += _find_groups({}, zip(*map(controls_of, configs), strict=True), find)
     single = [panel for panel in reproduction.panels if panel.chart == "table"]
-    tables = [FilledTable("table", _numbers(reproduction, single, data, found))] if single else []
+    tables = []
+    if single:
+        table = _numbers(reproduction, single, data, found, controls)
+        tables.append(FilledTable("table", table))
     tables += [
         FilledTable(panel.chart, _series(reproduction, panel, name, found))
         for panel in reproduction.panels
@@ -79,77 +78,68 @@ def fill_tables(
     return [filled for filled in tables if filled.table.rows]
 
 
-def _groups(kinds: Iterable[Sequence[RunConfig]], find: Find) -> list[Group]:
+def _find_groups(
+    key: dict[str, str], kinds: Iterable[Sequence[RunConfig]], find: Find
+) -> list[Group]:
     """Return a group for each kind of runs that has results."""
     found = (tuple(filter(None, map(find, configs))) for configs in kinds)
-    return [Group({}, results) for results in found if results]
+    return [Group(key, results) for results in found if results]
 
 
 # --- a number for each run ----------------------------------------------------------------------
 
 
 def _numbers(
-    reproduction: Reproduction, panels: Sequence[Panel], data: Sequence[str], found: FoundRuns
+    reproduction: Reproduction,
+    panels: Sequence[Panel],
+    data: Sequence[str],
+    found: Found,
+    controls: Sequence[Group],
 ) -> Table:
-    """Return a row for every line and panel, with a column for each data set."""
+    """Return a row for every line and panel, with a column for each data set.
+
+    The best accuracy is marked among the lines of a method that vary the same settings.
+    """
     rows: list[TableRow] = []
-    varied: list[str] = []
     for panel in panels:
         for line in reproduction.lines:
             label = line.label if len(panels) == 1 else f"{line.label}: {panel.title}"
-            cells = tuple(
-                _cell(reproduction.name, panel, line, name, found.get((line.label, name)))
-                for name in data
-            )
+            cells = []
+            for name in data:
+                group, cell = found.get((line.label, name)), Cell()
+                if group is not None and panel.title == ACCURACY:
+                    cell = compare(group, [*found.values(), *controls])
+                elif group is not None:
+                    (value,) = group.summaries(panel.read).values()
+                    cell = Cell(value)
+                if group is not None:
+                    paper = _paper_number(reproduction.name, line.paper or panel.paper, group)
+                    cell = cell._replace(reference=paper)
+                cells.append(cell)
             if any(cell.value for cell in cells):
-                rows.append(((label,), cells))
-                varied.append(line.varied)
+                rows.append(((label,), tuple(cells)))
     title = panels[0].title if len(panels) == 1 else reproduction.name
-    rows = _mark_best(rows, varied) if title == ACCURACY and len(rows) > 1 else rows
-    note = capability_note(result for one in found.values() for result in one.runs.results)
+    note = capability_note(result for group in found.values() for result in group.results)
     names = tuple(map(display, data))
     return Table(("",), names, ("",), tuple(rows), title, reproduction.digits, note=note)
 
 
-def _cell(name: str, panel: Panel, line: Line, data: str, found: Found | None) -> Cell:
-    """Return our number beside the paper's, and what gradients add to it."""
-    if found is None:
-        return Cell()
-    paper, row = None, line.paper or panel.paper
-    if row is not None:
-        table = paper_tables()[name]
-        paper = table.find(data, row)
-        if paper is None and table.quantity == ACCURACY:  # another table may have it
-            paper = paper_accuracy(found.runs.config)
-    add = gradients_add(found.runs, found.controls) if panel.title == ACCURACY else None
-    return Cell(found.runs.summaries(panel.read)[""], paper, gradients=add)
-
-
-def _mark_best(rows: Sequence[TableRow], varied: Sequence[str]) -> list[TableRow]:
-    """Mark the highest mean of each column among rows that vary the same setting."""
-    best: dict[tuple[int, str], float] = {}
-    for (_, cells), own in zip(rows, varied, strict=True):
-        for key, cell in (((place, own), cell) for place, cell in enumerate(cells) if cell.value):
-            best[key] = max(best.get(key, cell.value.mean), cell.value.mean)
-    return [
-        (
-            labels,
-            tuple(
-                cell._replace(best=cell.value is not None and cell.value.mean == best[place, own])
-                for place, cell in enumerate(cells)
-            ),
-        )
-        for (labels, cells), own in zip(rows, varied, strict=True)
-    ]
+def _paper_number(name: str, row: Setting | None, group: Group) -> Summary | None:
+    """Return the number in a row of the paper's table; an accuracy may be in another table."""
+    if row is None:
+        return None
+    table = paper_tables()[name]
+    paper = table.find(group.config["data"], row)
+    return paper_accuracy(group.config) if not paper and table.quantity == ACCURACY else paper
 
 
 # --- several numbers for each run ---------------------------------------------------------------
 
 
-def _series(reproduction: Reproduction, panel: Panel, data: str, found: FoundRuns) -> Table:
+def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -> Table:
     """Return a row for every line; for pairs of classes, a square."""
     values = {
-        line.label: found[line.label, data].runs.summaries(panel.read)
+        line.label: found[line.label, data].summaries(panel.read)
         for line in reproduction.lines
         if (line.label, data) in found
     }

@@ -10,14 +10,9 @@ from gradmix.runs.results import RunResult
 from gradmix.training.metrics import accuracy_after_each_task
 
 Read = Callable[[RunResult], Mapping[str, float]]
-"""A single number has the name "". A run may lack some of the numbers."""
+"""A run may lack some of the numbers."""
 
 SECONDS = ("train", "criterion", "evaluate", "total")
-
-
-def metric(name: str) -> Read:
-    """Read one metric."""
-    return lambda result: {"": result.metrics[name]}
 
 
 def metrics(*names: str) -> Read:
@@ -101,7 +96,8 @@ def negative_rate(result: RunResult) -> Mapping[str, float]:
 
 def seconds_per_task(result: RunResult) -> Mapping[str, float]:
     """Read the training time per task, with the criterion."""
-    return {"": (result.seconds["train"] + result.seconds["criterion"]) / len(result.tasks)}
+    total = result.seconds["train"] + result.seconds["criterion"]
+    return {"seconds per task": total / len(result.tasks)}
 
 
 def criterion_milliseconds(result: RunResult) -> Mapping[str, float]:
