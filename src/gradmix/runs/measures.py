@@ -33,7 +33,7 @@ def diagnostics(columns: Mapping[str, tuple[str, str]]) -> Read:
 
     def read(result: RunResult) -> dict[str, float]:
         return {
-            name: mean_over_tasks(entries, key)
+            name: _mean_over_tasks(entries, key)
             for name, (diagnostic, key) in columns.items()
             if (entries := [one for one in result.analysis.get(diagnostic, ()) if key in one])
         }
@@ -41,8 +41,7 @@ def diagnostics(columns: Mapping[str, tuple[str, str]]) -> Read:
     return read
 
 
-def mean_over_tasks(entries: Sequence[Mapping[str, Any]], key: str) -> float:
-    """Return the mean over tasks of the means over the measured epochs."""
+def _mean_over_tasks(entries: Sequence[Mapping[str, Any]], key: str) -> float:
     by_task: dict[int, list[float]] = {}
     for entry in entries:
         by_task.setdefault(entry["task"], []).append(entry[key])
