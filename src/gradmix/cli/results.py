@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,6 +66,7 @@ def results(
     from gradmix._setting_types import parse_seeds
     from gradmix.runs.comparisons import parse_condition
     from gradmix.runs.groups import capability_note, group_results, in_order, select
+    from gradmix.runs.tables import comparison_table, group_records, run_records, runs_table
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
@@ -89,11 +90,19 @@ def results(
         remark(f"note: {note}")
     metrics = metric or ["average_accuracy"]
     if runs:
-        _print_runs(chosen, metrics, form)
+        _print(
+            form,
+            lambda: runs_table(chosen, metrics),
+            lambda: [asdict(one) for one in chosen] if form == "json" else run_records(chosen),
+        )
     else:
         groups = group_results(chosen, by)
         _check_names(everything, groups, across, against)
-        _print_groups(groups, metrics, across, against, form)
+        _print(
+            form,
+            lambda: comparison_table(groups, metrics, against, across).text(),
+            lambda: group_records(groups, metrics, against),
+        )
 
 
 def open_store(path: str) -> ResultStore:
@@ -171,17 +180,6 @@ def _show_failures(store: ResultStore, wanted: Mapping[str, Sequence[Any]], form
     output.print(f"{len(failures)} failed runs")
 
 
-def _print_runs(chosen: Sequence[RunResult], metrics: Sequence[str], form: str) -> None:
-    from gradmix.runs.tables import run_records, runs_table
-
-    if form == "json":
-        _print_records([asdict(result) for result in chosen], form)
-    elif form == "csv":
-        _print_records(run_records(chosen), form)
-    else:
-        _print_table(runs_table(chosen, metrics), form)
-
-
 def _check_names(
     everything: Sequence[RunResult], groups: Sequence[Group], across: str, against: str | None
 ) -> None:
@@ -199,27 +197,19 @@ def _check_names(
             raise UnknownNameError(name, value, set(map(show_setting, values)))
 
 
-def _print_groups(
-    groups: Sequence[Group], metrics: Sequence[str], across: str, against: str | None, form: str
+def _print(
+    form: str, table: Callable[[], TextTable], records: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    from gradmix.runs.tables import comparison_table, group_records
-
-    if form in ("csv", "json"):
-        _print_records(group_records(groups, metrics, against), form)
-    else:
-        _print_table(comparison_table(groups, metrics, against, across).text(), form)
-
-
-def _print_records(records: Sequence[Mapping[str, Any]], form: str) -> None:
-    from gradmix.runs.writers import to_csv
-
-    typer.echo(to_csv(records) if form == "csv" else json.dumps(records, indent=1) + "\n", nl=False)
-
-
-def _print_table(table: TextTable, form: str) -> None:
-    from gradmix.runs.writers import to_latex, to_markdown
+    """Print the table, or the records for CSV and JSON."""
+    from gradmix.runs.writers import to_csv, to_latex, to_markdown
 
     if form == "table":
-        show_results(table)
+        show_results(table())
+        return
+    if form == "csv":
+        text = to_csv(records())
+    elif form == "json":
+        text = json.dumps(records(), indent=1) + "\n"
     else:
-        typer.echo(to_latex(table) if form == "latex" else to_markdown(table), nl=False)
+        text = to_latex(table()) if form == "latex" else to_markdown(table())
+    typer.echo(text, nl=False)

@@ -11,7 +11,7 @@ from gradmix.runs.comparisons import ACCURACY, Cell, compare
 from gradmix.runs.groups import BY, Group, capability_note, differing
 from gradmix.runs.labels import show_setting
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Difference, number, probability
+from gradmix.runs.statistics import Difference, number
 
 GRADIENTS_ADD = "what gradients add"
 
@@ -128,8 +128,7 @@ class Table:
             texts += [paper, _reference_difference(cell, self.digits)]
         if show.difference:
             found = difference or Difference()
-            p = found.note if found.p_value is None else probability(found.p_value)
-            texts += [TextCell(found.text(self.digits)), TextCell(p)]
+            texts += [TextCell(found.text(self.digits)), TextCell(found.probability())]
         if show.gradients:
             texts.append(TextCell("" if gradients is None else gradients.interval(self.digits)))
         return texts
