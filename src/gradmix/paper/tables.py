@@ -144,8 +144,11 @@ def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -
         if (line.label, data) in found
     }
     if panel.chart == "heatmap":
-        pairs = [(*pair.split(" → "), own) for one in values.values() for pair, own in one.items()]
-        values = {row: {b: own for a, b, own in pairs if a == row} for row, _, _ in pairs}
+        square: dict[str, dict[str, Summary]] = {}
+        for pair, own in (item for one in values.values() for item in one.items()):
+            row, _, column = pair.partition(" → ")
+            square.setdefault(row, {})[column] = own
+        values = square
     names = tuple(dict.fromkeys(name for one in values.values() for name in one))
     rows = tuple(
         ((label,), tuple(Cell(one.get(name)) for name in names)) for label, one in values.items()

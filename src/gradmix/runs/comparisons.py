@@ -64,7 +64,7 @@ def rivals_of(group: Group, groups: Iterable[AnyGroup]) -> list[AnyGroup]:
 
     If the groups are not grouped by mix, all other groups of the same data are rivals.
     """
-    free = OF_THE_MIX if "mix" in group.key else group.key.keys() - {"data"}
+    free: Collection[str] = OF_THE_MIX if "mix" in group.key else group.key.keys() - {"data"}
     return [other for other in groups if other is not group and agree(group, other, free)]
 
 
