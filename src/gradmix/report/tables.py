@@ -98,11 +98,11 @@ def tables_of(title: str, rows: Sequence[Row], read: measures.Read, digits: int 
     found = [(row, values) for row in rows if (values := row.summaries(read))]
     parts = []
     for data, own in by_data([row for row, _ in found]).items():
-        values = [values for row, values in found if row.data == data]
-        columns = tuple(dict.fromkeys(name for one in values for name in one))
+        of_data = [numbers for row, numbers in found if row.data == data]
+        columns = tuple(dict.fromkeys(name for one in of_data for name in one))
         lines = tuple(
             ((row.label,), tuple(Cell(one.get(name)) for name in columns))
-            for row, one in zip(own, values, strict=True)
+            for row, one in zip(own, of_data, strict=True)
         )
         table = Table(
             ("method and mix",),

@@ -110,6 +110,8 @@ def in_order(results: Iterable[RunResult]) -> list[RunResult]:
     known = {"data": list(DATASETS), "method": list(METHODS), "mix": list(ABOUT)}
 
     def place(name: str, value: Any) -> tuple[int, Any]:
+        if value is None:
+            return 0, -1  # before all values
         if name in known and value in known[name]:
             return 0, known[name].index(value)
         return (1, value) if isinstance(value, (int, float)) else (2, show_setting(value))
