@@ -18,11 +18,11 @@ from gradmix import ResultStore, config_for
 from gradmix._setting_types import parse_seeds
 from gradmix.methods import METHODS
 from gradmix.runs.config import RunConfig
+from gradmix.runs.labels import display
 from gradmix.runs.results import RunResult
 from gradmix.runs.run import Outcome
 from gradmix.runs.statistics import summarize
 from gradmix.runs.sweep import Sweep, run_sweep
-from gradmix.runs.tables import display
 
 DATA = ("mnist", "fashion-mnist")
 TRAINED = tuple(name for name, info in METHODS.items() if info.build.trains)

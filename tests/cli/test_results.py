@@ -44,6 +44,18 @@ def test_a_table_on_the_terminal(gradmix, store):
     assert "paired t-test" in text
 
 
+def test_an_online_run_is_not_taken_for_a_class_incremental_one(gradmix, example, tmp_path):
+    store = ResultStore(tmp_path).create()
+    store.save(example(0.5, mix="none"))
+    store.save(example(0.25, mix="none", data="mnist", scenario="online"))
+    markdown = gradmix("results", tmp_path, "--format", "markdown").splitlines()
+    assert markdown[0] == "| method | mix | scenario | digits | mnist |"
+    assert markdown[2:4] == [
+        "| er | none | class-incremental | 0.500 | – |",
+        "| er | none | online | – | 0.250 |",
+    ]
+
+
 def test_numbers_are_never_cut(gradmix, example, tmp_path):
     """On 80 columns, which is what a pipe has."""
     store = ResultStore(tmp_path).create()

@@ -9,8 +9,9 @@ from gradmix.paper.figures import draw
 from gradmix.paper.pages import write_page
 from gradmix.paper.reproductions import find_reproduction
 from gradmix.paper.tables import FilledTable, fill_tables, printable
+from gradmix.runs.comparisons import Cell
 from gradmix.runs.statistics import summarize
-from gradmix.runs.tables import Cell, Table
+from gradmix.runs.tables import Table
 
 ACCURACIES = {("none", 0): 0.9, ("none", 1): 0.92, ("gradmix+", 0): 0.95, ("mixup", 0): 0.8}
 
@@ -86,9 +87,12 @@ def test_the_best_row_is_chosen_among_rows_with_the_same_setting(example, find):
         return find(config) or (replace(example(0.99), config=config.to_json()) if more else None)
 
     filled = fill_one("buffer-size", ["mnist"], [0], find_sizes)
-    assert labels(filled) == ("ER, N=16", "ER + Mixup, N=16", "ER + gradmix+, N=16", "ER, N=64")
+    assert labels(filled) == (
+        *("ER, exemplars 16", "ER + Mixup, exemplars 16", "ER + gradmix+, exemplars 16"),
+        "ER, exemplars 64",
+    )
     bold = {label for (label,), cells in filled.table.rows if cells[0].best}
-    assert bold == {"ER + gradmix+, N=16", "ER, N=64"}
+    assert bold == {"ER + gradmix+, exemplars 16"}  # nothing competes with ER, exemplars 64
 
 
 def test_without_results_there_is_no_table(find):

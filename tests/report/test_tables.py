@@ -5,19 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from gradmix.paper.numbers import PaperValue
 from gradmix.report import tables
-from gradmix.report.data import class_axes
+from gradmix.report.data import final_class_accuracy, shown_by_task
 from gradmix.report.rows import make_rows
 from gradmix.report.tables import (
     common_settings,
-    differing_settings,
-    gain,
     runs_table,
     version_sets,
     versions_table,
 )
-from gradmix.runs.groups import compare_groups
+from gradmix.runs.comparisons import compare_groups, difference_to
+from gradmix.runs.statistics import Summary
 
 
 def body(html):
@@ -33,7 +31,7 @@ def test_the_difference_to_the_paper_is_coloured(result, monkeypatch, paper, kin
     rows = make_rows([result(seed=0), result(seed=1)])
     ours = rows[0].metric("average_accuracy")
     mean = ours.mean if paper is None else paper
-    value = PaperValue(mean, 0.001, "main-er") if kind != "none" else None
+    value = Summary(mean, 0.001) if kind != "none" else None
     monkeypatch.setattr(tables, "paper_accuracy", lambda config: value)
     html = tables.results_table(rows)
     cells = body(html)[2]
@@ -49,7 +47,7 @@ def test_a_single_run_is_given_twice_the_deviation_of_the_paper(result, monkeypa
     rows = make_rows([result()])
     mean = rows[0].metric("average_accuracy").mean
     for difference, kind in ((0.019, "same"), (0.021, "above")):
-        value = PaperValue(mean - difference, 0.01, "main-er")
+        value = Summary(mean - difference, 0.01)
         monkeypatch.setattr(tables, "paper_accuracy", lambda config, value=value: value)
         assert f'class="{kind}"' in tables.results_table(rows)
 
@@ -70,7 +68,7 @@ def test_other_predictors_have_a_line_of_their_own(result):
 
 def test_rows_with_fewer_tasks_leave_cells_empty(result):
     rows = make_rows([result(increments=(5,), tasks=2), result(tasks=5)])
-    lines = body(tables.accuracy_tables(rows))
+    lines = body(tables.tables_of("", rows, tables.accuracy_by_task))
     assert lines[0] == ["method and mix", "task 1", "task 2", "task 3", "task 4", "task 5"]
     assert sorted(line.count("–") for line in lines[1:]) == [0, 3]
 
@@ -78,7 +76,7 @@ def test_rows_with_fewer_tasks_leave_cells_empty(result):
 def test_classes_stand_under_their_names_whatever_their_order(result):
     first, second = result(names="abcdefghij"), result(names="jihgfedcba", class_order="seed:1")
     rows = make_rows([first, second])
-    head, *lines = body(tables.class_tables(rows, class_axes(rows)))
+    head, *lines = body(tables.tables_of("", rows, final_class_accuracy(()), 2))
     assert head == ["method and mix", *"abcdefghij"]
     assert {line[1] for line in lines} == {
         f"{first.class_accuracy[-1][0]:.2f}",
@@ -88,34 +86,34 @@ def test_classes_stand_under_their_names_whatever_their_order(result):
 
 def test_there_is_a_table_for_every_data_set_marked_with_its_name(some_results):
     rows = make_rows(some_results)
-    parts = class_axes(rows)
-    for html in (
-        tables.accuracy_tables(rows),
-        tables.class_tables(rows, parts),
-        tables.forgetting_tables(rows),
-        tables.cost_tables(rows),
-    ):
+    by_task = shown_by_task(rows)
+    reads = (tables.accuracy_by_task, final_class_accuracy(by_task), tables.FORGETTING, tables.cost)
+    for read in reads:
+        html = tables.tables_of("A title", rows, read)
+        assert "A title · MNIST: mean ± standard deviation over 2 seeds" in html
         assert re.findall(r'data-of="([^"]*)"', html) == ["mnist", "fashion-mnist"]
 
 
 def test_other_accuracies_are_shown_for_the_results_that_have_them(result):
     old, new = result(mix="none"), result(mix="mixup")
-    assert tables.other_accuracy_tables(make_rows([old])) == ""
+    assert tables.tables_of("", make_rows([old]), tables.OTHER_ACCURACIES) == ""
     new.metrics["anytime_accuracy"] = 0.75
-    head, line = body(tables.other_accuracy_tables(make_rows([old, new])))
+    head, line = body(tables.tables_of("", make_rows([old, new]), tables.OTHER_ACCURACIES))
     assert head == ["method and mix", "anytime accuracy"]
     assert line == ["ER + mixup", "0.750"]
 
 
 def test_cost_has_seconds_the_share_and_the_pairs_excluded(result):
-    lines = body(tables.cost_tables(make_rows([result(), result(mix="none")])))
+    rows = make_rows([result(), result(mix="none")])
+    lines = body(tables.tables_of("Seconds", rows, tables.cost, 1))
     assert lines[1] == ["ER", "8.0", "1.0", "0.5", "10.0", "10.0", "–"]
     assert lines[2][-1] == "25.0"
 
 
 def test_common_and_differing_settings_together_are_the_whole_configuration(some_results):
-    common, differing = common_settings(some_results), differing_settings(some_results)
-    assert differing == ["data", "method", "mix", "seed", "validation"]
+    common, head = common_settings(some_results), body(runs_table(some_results))[0]
+    differing = ["data", "method", "mix", "seed", "validation"]
+    assert head[: len(differing)] == differing
     assert {*common, *differing} == set(some_results[0].config)
     for run in some_results:
         assert {**common, **{name: run.config[name] for name in differing}} == run.config
@@ -134,7 +132,7 @@ def test_every_run_names_its_versions(result):
 
 def test_names_are_escaped(result):
     rows = make_rows([result("folder:<i>", names=["<img src=x>", *"bcdefghij"])])
-    html = tables.results_table(rows) + tables.class_tables(rows, class_axes(rows))
+    html = tables.results_table(rows) + tables.tables_of("", rows, final_class_accuracy(()))
     assert "<img" not in html
     assert "folder:&lt;i&gt;" in html
 
@@ -145,11 +143,11 @@ def test_only_common_seeds_are_paired_and_the_settings_are_the_same(result):
     rows = make_rows([*ours, *plain, result(mix="none", seed=1, lr=0.01)])
     row = next(row for row in rows if row.mixes)
     base = next(row for row in rows if not row.mixes and row.config["lr"] == 0.1)
-    found = gain(row, rows)
+    found = difference_to(row, rows, "average_accuracy", "none")
     assert found == compare_groups(row, base)
     expected = ours[1].metrics["average_accuracy"] - plain[0].metrics["average_accuracy"]
     assert (found.seeds, found.mean) == ((1,), pytest.approx(expected))
-    assert gain(base, rows) is None
+    assert difference_to(base, rows, "average_accuracy", "none").seeds == ()
 
 
 def test_what_gradients_add_has_a_column(result):
@@ -174,8 +172,8 @@ def test_what_was_measured_along_the_runs(result):
         {"task": 2, "epoch": 1, "whole_network": 0.5, "last_layer": 0.4},
     ]
     measured = replace(measured, analysis={"detrimental-rate": entries})
-    html = tables.measured_tables(make_rows([plain, measured]))
+    html = tables.tables_of("", make_rows([plain, measured]), tables.DIAGNOSTICS)
     head, cells = body(html)
     assert head[1:] == ["detrimental mixes, whole network", "last layer"]
     assert cells[1:] == ["0.400", "0.400"]
-    assert tables.measured_tables(make_rows([plain])) == ""
+    assert tables.tables_of("", make_rows([plain]), tables.DIAGNOSTICS) == ""

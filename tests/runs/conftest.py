@@ -1,4 +1,4 @@
-"""Stores, and other processes that use them."""
+"""Stores, other processes that use them, and results of a few seeds."""
 
 from multiprocessing import Pipe
 
@@ -41,3 +41,25 @@ def other_process(forked):
     for ends in pipes:
         for end in ends:
             end.close()
+
+
+NONE = {0: 0.80, 1: 0.82, 2: 0.84}
+MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}  # 0.05, 0.07 and 0.03 more
+
+
+@pytest.fixture(scope="session")
+def runs(example):
+    def runs(values, **config):
+        """Return results with these accuracies by seed."""
+        return [example(value, seed=seed, **config) for seed, value in values.items()]
+
+    return runs
+
+
+@pytest.fixture(scope="session")
+def two_mixes(runs):
+    def two_mixes(**config):
+        """Return results without mixing and with Mixup."""
+        return runs(NONE, mix="none", **config) + runs(MIXUP, mix="mixup", **config)
+
+    return two_mixes

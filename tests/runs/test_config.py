@@ -5,8 +5,8 @@ import pytest
 from gradmix.data import DATASETS
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing.recipe import RECIPES, parse_recipe
+from gradmix.runs.comparisons import is_control
 from gradmix.runs.config import RunConfig, config_for, controls_of
-from gradmix.runs.groups import is_control
 from gradmix.settings import PRESETS
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from gradmix.errors import FileError
 from gradmix.report import write_report
-from gradmix.runs.comparisons import comparison_table, group_records, run_records, runs_table
 from gradmix.runs.config import config_for
 from gradmix.runs.groups import group_results, in_order
 from gradmix.runs.results import load_result
 from gradmix.runs.run import run
+from gradmix.runs.tables import comparison_table, group_records, run_records, runs_table
 
 VALUES = (
     None, True, False, 0, -1, 1, 3, 10**30, -(2**63), 0.5, 1e308, -1e-300, float("nan"),

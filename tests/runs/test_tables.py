@@ -5,10 +5,18 @@ from dataclasses import replace
 import pytest
 
 from gradmix.errors import UnknownNameError
-from gradmix.runs.comparisons import comparison_table, group_records, run_records, runs_table
+from gradmix.runs.comparisons import Cell
 from gradmix.runs.groups import group_results
 from gradmix.runs.statistics import Summary
-from gradmix.runs.tables import Cell, TextCell, TextTable, to_csv, to_latex, to_markdown
+from gradmix.runs.tables import (
+    TextCell,
+    TextTable,
+    comparison_table,
+    group_records,
+    run_records,
+    runs_table,
+)
+from gradmix.runs.writers import to_csv, to_latex, to_markdown
 
 NONE = {0: 0.80, 1: 0.82, 2: 0.84}
 MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}

@@ -74,12 +74,11 @@ def demo_configs() -> dict[str, list[RunConfig]]:
 
 
 def _what_gradients_add(results: Sequence[RunResult]) -> str:
-    from gradmix.runs.groups import gradients_add, group_results
+    from gradmix.runs.comparisons import gradients_add
+    from gradmix.runs.groups import group_results
 
     groups = group_results(results)
-    ours = next(group for group in groups if group.uses_gradients)
-    added = gradients_add(ours, groups)
-    assert added is not None
+    added = next(filter(None, (gradients_add(group, groups) for group in groups)))
     return (
         f"What gradients add: {added.interval()}, the paired difference with its 95% interval of "
         f"gradmix+ to its best gradient-free control ({added.base})."

@@ -23,8 +23,7 @@ def report(
     against: Annotated[
         str | None,
         typer.Option(
-            help="Compare with this mix, method or setting, such as exemplars_per_class=16. "
-            "Default: no mixing."
+            help="Compare with this mix, method or setting, such as epochs=20. Default: no mixing."
         ),
     ] = None,
     protocol: Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,6 +59,7 @@ def reproduce(
     their checkpoints. Without a name, the command lists all names.
     """
     from gradmix._setting_types import parse_seeds
+    from gradmix.paper.pages import Selection
     from gradmix.plugins import import_plugins
     from gradmix.runs.store import ResultStore
 
@@ -68,8 +68,12 @@ def reproduce(
         return
     import_plugins(imports or [])
     numbers = parse_seeds(seeds or ["0-4"])
-    chosen = [_select(one, mix, method or [], data, numbers) for one in _find(names)]
-    chosen = [asked for asked in chosen if asked.shown.lines]
+    chosen = []
+    for one in _find(names):
+        own = list(dict.fromkeys(data or one.data))
+        selection = Selection(mixes=mix, methods=method or [], data=own, seeds=numbers)
+        if wanted := selection.configs(one, scale):
+            chosen.append((one, selection, wanted))
     if not chosen:
         raise InputError(f"mix is {mix}, which {', '.join(names)} does not have; give others")
     _check_folder(to)
@@ -77,50 +81,16 @@ def reproduce(
         raise InputError(
             f"out is {out!r}, which is not a folder; with --no-run, give one with results"
         )
-    wanted = [config for asked in chosen for config in asked.configs(scale)]
+    configs = list(dict.fromkeys(config for _, _, wanted in chosen for config in wanted))
     store = ResultStore(out)
-    finished = not run or _run(wanted, store, jobs, retry_failed)
-    missing = sum(store.find(config) is None for config in dict.fromkeys(wanted))
+    finished = not run or _run(configs, store, jobs, retry_failed)
+    missing = sum(store.find(config) is None for config in configs)
     if missing:
-        remark(f"{missing} of {len(set(wanted))} runs are missing; the tables show the others")
-    for asked in chosen:
-        _show(asked, store, scale, Path(to))
+        remark(f"{missing} of {len(configs)} runs are missing; the tables show the others")
+    for one, selection, _ in chosen:
+        _show(one, selection, store, scale, Path(to))
     if not finished:
         raise typer.Exit(130)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A reproduction, and what was asked of it."""
-
-    whole: Reproduction
-    shown: Reproduction  # with the selected lines
-    selection: Selection
-
-    def configs(self, scale: str) -> list[RunConfig]:
-        from gradmix.paper.reproductions import configs_of
-
-        return [
-            config
-            for line in self.shown.lines
-            for name in self.selection.data
-            for config in configs_of(line, name, self.selection.seeds, scale)
-        ]
-
-
-def _select(
-    one: Reproduction,
-    mixes: list[str] | None,
-    methods: list[str],
-    data: list[str] | None,
-    seeds: list[int],
-) -> _Asked:
-    from gradmix.paper.pages import Selection
-    from gradmix.paper.reproductions import select_lines
-
-    names = list(dict.fromkeys(data or one.data))
-    selection = Selection(mixes=mixes, methods=methods, data=names, seeds=seeds)
-    return _Asked(one, select_lines(one, mixes, methods), selection)
 
 
 def _check_folder(to: str) -> None:
@@ -165,13 +135,14 @@ def _run(configs: Sequence[RunConfig], store: ResultStore, jobs: int, retry_fail
     return True
 
 
-def _show(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> None:
+def _show(
+    one: Reproduction, selection: Selection, store: ResultStore, scale: str, folder: Path
+) -> None:
     """Show what was asked for on the terminal, and add it to the page."""
-    from gradmix.paper.pages import title_of
-    from gradmix.paper.tables import fill_tables, printable
+    from gradmix.paper.pages import title_of, update_page
+    from gradmix.paper.tables import printable
 
-    one, selection = asked.shown, asked.selection
-    tables = fill_tables(one, selection.data, selection.seeds, store.find, scale)
+    tables = selection.fill(one, store.find, scale)
     if not tables:
         remark(f"{one.name}: {store.path} has no runs for it")
         return
@@ -180,7 +151,7 @@ def _show(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> None:
     for filled in tables:
         show_results(printable(filled).text())
     try:
-        page, remarks = _write(asked, store, scale, folder)
+        page, remarks = update_page(one, selection, store.find, folder, scale)
     except OSError as error:
         raise FileError(
             f"to is {str(folder)!r}, which is not writable ({error}); give another folder"
@@ -188,18 +159,3 @@ def _show(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> None:
     for text in remarks:
         remark(text)
     show(f"in {page}")
-
-
-def _write(asked: _Asked, store: ResultStore, scale: str, folder: Path) -> tuple[Path, list[str]]:
-    """Write the page with what was asked for and what it showed before; return also remarks."""
-    from gradmix.paper.pages import page_of, read_selection, write_page
-    from gradmix.paper.reproductions import select_lines
-    from gradmix.paper.tables import fill_tables
-
-    earlier = read_selection(page_of(asked.whole, folder, scale), asked.whole)
-    every = asked.selection if earlier is None else earlier.joined(asked.selection)
-    shown, problems = every.known()
-    lines = select_lines(asked.whole, shown.mixes, shown.methods)
-    tables = fill_tables(lines, shown.data, shown.seeds, store.find, scale)
-    page, problem = write_page(asked.whole, tables, folder, scale, every)
-    return page, [*problems, *([problem] if problem else [])]

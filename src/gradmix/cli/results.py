@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,8 +16,10 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.settings import RunSettings
 
 if TYPE_CHECKING:
+    from gradmix.runs.groups import Group
     from gradmix.runs.results import RunResult
     from gradmix.runs.store import ResultStore
+    from gradmix.runs.tables import TextTable
 
 FORMATS = ("table", "csv", "json", "latex", "markdown")
 
@@ -48,8 +50,7 @@ def results(
     against: Annotated[
         str | None,
         typer.Option(
-            help="Compare with this mix, method or setting, such as exemplars_per_class=16, "
-            "seed by seed."
+            help="Compare with this mix, method or setting, such as epochs=20, seed by seed."
         ),
     ] = None,
     form: Annotated[
@@ -63,25 +64,19 @@ def results(
 ) -> None:
     """Show the results in a folder: mean ± standard deviation over the seeds, the best in bold."""
     from gradmix._setting_types import parse_seeds
-    from gradmix.runs.groups import (
-        capability_note,
-        group_results,
-        in_order,
-        parse_against,
-        select,
-    )
-    from gradmix.runs.tables import show_setting
+    from gradmix.runs.comparisons import parse_condition
+    from gradmix.runs.groups import capability_note, group_results, in_order, select
+    from gradmix.runs.tables import comparison_table, group_records, run_records, runs_table
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
     found = open_store(store)
-    wanted: dict[str, Sequence[Any]] = {
-        name: values
-        for name, values in (("data", data), ("method", method), ("mix", mix))
-        if values is not None
-    }
-    wanted |= {} if seeds is None else {"seed": parse_seeds(seeds)}
-    wanted |= _conditions(where or [])
+    wanted: dict[str, list[Any]] = {}
+    for name, values in (("data", data), ("method", method), ("mix", mix)):
+        wanted |= {} if values is None else {name: list(values)}
+    wanted |= {} if seeds is None else {"seed": list(parse_seeds(seeds))}
+    for name, value in map(parse_condition, where or []):  # a repeated name adds a value
+        wanted.setdefault(name, []).append(value)
     if runs and against is not None:
         raise InputError(f"against is {against!r}, which compares means; do not give --runs")
     if failed:
@@ -93,32 +88,21 @@ def results(
         raise InputError(f"{store} has no such results; {_contents(everything)}")
     if form in ("csv", "json") and (note := capability_note(chosen)):  # tables have it below
         remark(f"note: {note}")
-    metrics = tuple(metric or ("average_accuracy",))
+    metrics = metric or ["average_accuracy"]
     if runs:
-        text = _runs(chosen, metrics, form)
+        _print(
+            form,
+            lambda: runs_table(chosen, metrics),
+            lambda: [asdict(one) for one in chosen] if form == "json" else run_records(chosen),
+        )
     else:
         groups = group_results(chosen, by)
-        settings = {name for result in everything for name in result.config}
-        if across not in settings:
-            raise UnknownNameError("setting", across, settings)
-        if against is not None:
-            name, value = parse_against(against, groups)
-            values = [result.config.get(name) for result in everything]
-            if value not in values:
-                raise UnknownNameError(name, value, set(map(show_setting, values)))
-        text = _groups(groups, metrics, against, across, form)
-    if text:
-        typer.echo(text, nl=False)
-
-
-def _conditions(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values of name=value; a repeated name adds a value."""
-    from gradmix.runs.groups import parse_condition
-
-    wanted: dict[str, list[Any]] = {}
-    for name, value in map(parse_condition, texts):
-        wanted.setdefault(name, []).append(value)
-    return wanted
+        _check_names(everything, groups, across, against)
+        _print(
+            form,
+            lambda: comparison_table(groups, metrics, against, across).text(),
+            lambda: group_records(groups, metrics, against),
+        )
 
 
 def open_store(path: str) -> ResultStore:
@@ -172,7 +156,7 @@ def _contents(everything: Sequence[RunResult]) -> str:
     return "it has " + "; ".join(values)
 
 
-def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: str) -> None:
+def _show_failures(store: ResultStore, wanted: Mapping[str, Sequence[Any]], form: str) -> None:
     if form not in ("table", "json"):
         raise InputError(f"format is {form!r}; failed runs are shown as table or json")
     for name in wanted:
@@ -196,35 +180,36 @@ def _show_failures(store: ResultStore, wanted: dict[str, Sequence[Any]], form: s
     output.print(f"{len(failures)} failed runs")
 
 
-def _runs(chosen: Sequence[RunResult], metrics: Sequence[str], form: str) -> str:
-    from gradmix.runs.comparisons import run_records, runs_table
-    from gradmix.runs.tables import to_csv
+def _check_names(
+    everything: Sequence[RunResult], groups: Sequence[Group], across: str, against: str | None
+) -> None:
+    """Refuse settings and values that no result has."""
+    from gradmix.runs.comparisons import parse_against
+    from gradmix.runs.labels import show_setting
 
-    if form == "csv":
-        return to_csv(run_records(chosen))
-    if form == "json":
-        return json.dumps([asdict(result) for result in chosen], indent=1) + "\n"
-    return _written(runs_table(chosen, metrics), form)
-
-
-def _groups(
-    groups: Sequence[Any], metrics: Sequence[str], against: str | None, across: str, form: str
-) -> str:
-    from gradmix.runs.comparisons import comparison_table, group_records
-    from gradmix.runs.tables import to_csv
-
-    if form == "csv":
-        return to_csv(group_records(groups, metrics, against))
-    if form == "json":
-        return json.dumps(group_records(groups, metrics, against), indent=1) + "\n"
-    return _written(comparison_table(groups, metrics, against, across).text(), form)
+    settings = {name for result in everything for name in result.config}
+    if across not in settings:
+        raise UnknownNameError("setting", across, settings)
+    if against is not None:
+        name, value = parse_against(against, groups)
+        values = [result.config.get(name) for result in everything]
+        if value not in values:
+            raise UnknownNameError(name, value, set(map(show_setting, values)))
 
 
-def _written(table: Any, form: str) -> str:
-    """Return a table as text; show it at once if the format is "table"."""
-    from gradmix.runs.tables import to_latex, to_markdown
+def _print(
+    form: str, table: Callable[[], TextTable], records: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Print the table, or the records for CSV and JSON."""
+    from gradmix.runs.writers import to_csv, to_latex, to_markdown
 
     if form == "table":
-        show_results(table)
-        return ""
-    return to_latex(table) if form == "latex" else to_markdown(table)
+        show_results(table())
+        return
+    if form == "csv":
+        text = to_csv(records())
+    elif form == "json":
+        text = json.dumps(records(), indent=1) + "\n"
+    else:
+        text = to_latex(table()) if form == "latex" else to_markdown(table())
+    typer.echo(text, nl=False)

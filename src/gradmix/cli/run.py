@@ -109,8 +109,8 @@ def _show(results: Sequence[RunResult]) -> None:
         label = f"{first['data']} {first['method']} {first['mix']}"
         print_table(results_table({label: results}))
         return
-    from gradmix.runs.comparisons import comparison_table
     from gradmix.runs.groups import group_results
+    from gradmix.runs.tables import comparison_table
 
     show_results(comparison_table(group_results(results)).text())
 

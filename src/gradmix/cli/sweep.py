@@ -164,8 +164,8 @@ def _standing(state: Sweep) -> dict[str, Any]:
 
 def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
     """Print means over the seeds, and which runs are missing and why."""
-    from gradmix.runs.comparisons import comparison_table
     from gradmix.runs.groups import group_results
+    from gradmix.runs.tables import comparison_table
 
     if state.results and not as_json:
         show_results(comparison_table(group_results(state.results)).text())

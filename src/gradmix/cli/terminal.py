@@ -18,13 +18,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix.runs.tables import TextTable
-
 if TYPE_CHECKING:
     from gradmix.runs.config import RunConfig
     from gradmix.runs.run import Outcome
     from gradmix.runs.store import RunProgress
     from gradmix.runs.sweep import Sweep
+    from gradmix.runs.tables import TextTable
     from gradmix.training.loop import Event, TaskDone, Training
 
 REFRESH_SECONDS = 0.1

@@ -17,8 +17,9 @@ from gradmix.errors import InputError
 from gradmix.methods import find_method
 from gradmix.methods.capabilities import read_options
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
-from gradmix.runs.config import RunConfig, config_for
+from gradmix.runs.config import config_for
 from gradmix.runs.groups import current_settings
+from gradmix.runs.statistics import Summary
 from gradmix.settings import MixSettings
 
 ACCURACY = "average accuracy"
@@ -30,21 +31,18 @@ FREE = {
 """Settings that a comparison ignores. `_mix_in_paper` checks the τ of Remix."""
 
 
-@dataclass(frozen=True)
-class PaperValue:
-    """A number of the paper, over five seeds if it has a standard deviation."""
+SEEDS = 5
+"""Behind every number with a standard deviation."""
 
-    mean: float
-    std: float | None
-    table: str  # key of its table
+Setting = Mapping[str, str | float]
 
 
 @dataclass(frozen=True)
 class PaperRow:
     """Numbers of one setting by data set."""
 
-    setting: Mapping[str, str | float]
-    values: Mapping[str, PaperValue]
+    setting: Setting
+    values: Mapping[str, Summary]
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,10 @@ class PaperTable:
     quantity: str  # what the numbers are
     rows: tuple[PaperRow, ...]
 
-    def find(self, data: str, setting: Mapping[str, str | float]) -> PaperValue | None:
+    def find(self, data: str, setting: Setting) -> Summary | None:
         """Return the number of a data set in the row with exactly this setting."""
-        for row in self.rows:
-            if row.setting == setting:
-                return row.values.get(data)
-        return None
+        found = (row.values.get(data) for row in self.rows if row.setting == setting)
+        return next(found, None)
 
 
 @cache
@@ -80,13 +76,20 @@ def paper_tables() -> Mapping[str, PaperTable]:
             table["label"],
             table["caption"],
             table["quantity"],
-            tuple(_read_row(key, row) for row in table["rows"]),
+            tuple(PaperRow(row["setting"], _read_values(row["values"])) for row in table["rows"]),
         )
         for key, table in json.loads(text)["tables"].items()
     }
 
 
-def paper_accuracy(config: Mapping[str, Any]) -> PaperValue | None:
+def _read_values(values: Mapping[str, tuple[float, float | None]]) -> dict[str, Summary]:
+    return {
+        data: Summary(mean, std, 1 if std is None else SEEDS)
+        for data, (mean, std) in values.items()
+    }
+
+
+def paper_accuracy(config: Mapping[str, Any]) -> Summary | None:
     """Return the paper's average accuracy for the setting of a run.
 
     The run must follow the protocol of its data set, except for what the paper varies: method,
@@ -101,7 +104,7 @@ def paper_accuracy(config: Mapping[str, Any]) -> PaperValue | None:
         None if the paper has no such setting, or if gradmix does not know a name in it.
 
     >>> paper_accuracy(config_for("mnist", method="foster", mix="gradmix+").to_json())
-    PaperValue(mean=0.973, std=0.003, table='main-foster')
+    Summary(mean=0.973, std=0.003, n=5)
     """
     data, tables = config["data"], paper_tables().values()
     if not any(data in row.values for table in tables for row in table.rows):
@@ -116,7 +119,7 @@ def paper_accuracy(config: Mapping[str, Any]) -> PaperValue | None:
     return next((value for value in found if value is not None), None)
 
 
-def _setting_in_paper(config: Mapping[str, Any]) -> Mapping[str, str | float] | None:
+def _setting_in_paper(config: Mapping[str, Any]) -> Setting | None:
     """Return what the row of the paper's table varies; None if the paper has no such mix."""
     data = config["data"]
     config = {**config_for(data).to_json(), **config}
@@ -128,7 +131,8 @@ def _setting_in_paper(config: Mapping[str, Any]) -> Mapping[str, str | float] | 
     expected = usual.to_json() | {"alpha": usual.recipe and usual.recipe.alpha}
     found = current_settings(config)
     found |= {"mix": mix, "options": {}, "alpha": recipe and recipe.alpha}
-    if mix == "none" and config["transforms"] in _with_randaugment(usual):
+    with_randaugment = ["randaugment"], [*usual.transforms, "randaugment"]
+    if mix == "none" and config["transforms"] in with_randaugment:
         mix, found["transforms"] = "randaugment", expected["transforms"]
     differing = {k: v for k, v in found.items() if k not in FREE and v != expected.get(k)}
     setting = {"method": config["method"], "mix": mix, **differing}
@@ -153,12 +157,3 @@ def _mix_in_paper(recipe: Recipe | None) -> str | None:
 def _has_default_options(config: Mapping[str, Any]) -> bool:
     kind = find_method(config["method"]).options_type
     return read_options(kind, config["options"]) == kind()
-
-
-def _with_randaugment(usual: RunConfig) -> tuple[list[str], list[str]]:
-    return ["randaugment"], [*usual.transforms, "randaugment"]
-
-
-def _read_row(key: str, row: Mapping[str, Any]) -> PaperRow:
-    values = {data: PaperValue(mean, std, key) for data, (mean, std) in row["values"].items()}
-    return PaperRow(row["setting"], values)

@@ -18,16 +18,16 @@ from gradmix.files.schema import Schema
 from gradmix.methods import find_method
 from gradmix.mixing import parse_recipe
 from gradmix.paper.figures import draw
-from gradmix.paper.reproductions import SMALL_EPOCHS, Reproduction
-from gradmix.paper.tables import FilledTable, printable
-from gradmix.runs.tables import to_markdown
+from gradmix.paper.lines import SMALL_EPOCHS, configs_of
+from gradmix.paper.reproductions import Reproduction, select_lines
+from gradmix.paper.tables import FilledTable, Find, fill_tables, printable
+from gradmix.runs.config import RunConfig
+from gradmix.runs.writers import to_markdown
 
 SMALL = (
     f"Small scale: narrow networks and at most {SMALL_EPOCHS} epochs per task. "
     "This is not the paper's setting."
 )
-
-
 PAPER_SEEDS = [0, 1, 2, 3, 4]
 MARK = "<!-- gradmix reproduce "
 
@@ -39,6 +39,20 @@ class Selection(Schema):
     methods: list[str]  # besides those of the table
     data: list[str]
     seeds: list[int]
+
+    def configs(self, reproduction: Reproduction, scale: str) -> list[RunConfig]:
+        """Return the runs that the selected lines need."""
+        return [
+            config
+            for line in select_lines(reproduction, self.mixes, self.methods).lines
+            for name in self.data
+            for config in configs_of(line, name, self.seeds, scale)
+        ]
+
+    def fill(self, reproduction: Reproduction, find: Find, scale: str) -> list[FilledTable]:
+        """Fill the selected lines with the results that exist; see `fill_tables`."""
+        selected = select_lines(reproduction, self.mixes, self.methods)
+        return fill_tables(selected, self.data, self.seeds, find, scale)
 
     def joined(self, other: Selection) -> Selection:
         """Return what either of the two shows."""
@@ -70,18 +84,40 @@ def _is_known(name: str, find: Callable[[str], object], problems: list[str]) -> 
     try:
         find(name)
     except InputError as error:
-        problems.append(f"rows of {name!r} are left out: {error}; a plugin needs --import MODULE")
+        problems.append(f"rows of {name!r} are omitted: {error}; a plugin needs --import MODULE")
         return False
     return True
 
 
-def page_of(reproduction: Reproduction, folder: Path, scale: str) -> Path:
-    """Return the path of the page of a reproduction."""
+def update_page(
+    reproduction: Reproduction, selection: Selection, find: Find, folder: Path, scale: str
+) -> tuple[Path, list[str]]:
+    """Write a page with what is selected now and what it showed before.
+
+    Args:
+        reproduction: A table or figure of the paper.
+        selection: What is selected now.
+        find: Returns the result of a run, or None if it was not run.
+        folder: The folder of the page.
+        scale: `full` (the paper's) or `small`.
+
+    Returns:
+        The path of the page, and messages about what it lacks.
+    """
+    earlier = _read_selection(_page_of(reproduction, folder, scale), reproduction)
+    every = selection if earlier is None else earlier.joined(selection)
+    shown, problems = every.known()
+    tables = shown.fill(reproduction, find, scale)
+    page, problem = write_page(reproduction, tables, folder, scale, every)
+    return page, [*problems, problem] if problem else problems
+
+
+def _page_of(reproduction: Reproduction, folder: Path, scale: str) -> Path:
     suffix = "" if scale == "full" else f"-{scale}"
     return folder / f"{reproduction.name}{suffix}.md"
 
 
-def read_selection(page: Path, reproduction: Reproduction) -> Selection | None:
+def _read_selection(page: Path, reproduction: Reproduction) -> Selection | None:
     """Return what a page shows: by default everything, if it does not say; None without a page."""
     try:
         last = page.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
@@ -119,7 +155,7 @@ def write_page(
         The path of the page, and a message if there are no pictures because matplotlib is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    page = page_of(reproduction, folder, scale)
+    page = _page_of(reproduction, folder, scale)
     blocks = [f"# {title_of(reproduction, scale)}", reproduction.about]
     blocks += [] if scale == "full" else [SMALL]
     problem = ""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gradmix.paper.numbers import ACCURACY, paper_accuracy, paper_tables
-from gradmix.paper.reproductions import Chart, Line, Panel, Reproduction, configs_of
+from gradmix.paper.lines import configs_of
+from gradmix.paper.numbers import ACCURACY, Setting, paper_accuracy, paper_tables
+from gradmix.paper.reproductions import Chart, Panel, Reproduction
+from gradmix.runs.comparisons import Cell, compare
 from gradmix.runs.config import RunConfig, controls_of
-from gradmix.runs.groups import Group, capability_note, gradients_add
+from gradmix.runs.groups import Group, capability_note
+from gradmix.runs.labels import display
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Summary, summarize
-from gradmix.runs.tables import Cell, Table, TableRow, display
+from gradmix.runs.statistics import Summary
+from gradmix.runs.tables import Table, TableRow
 
 MAX_COLUMNS = 4
 """More columns leave no room for standard deviations."""
 
 Find = Callable[[RunConfig], RunResult | None]
-Found = Mapping[tuple[str, str], Group]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class FilledTable:
 
     chart: Chart
     table: Table
+
+
+Found = Mapping[tuple[str, str], Group]
+"""The runs by the label of their line and the data set."""
 
 
 def fill_tables(
@@ -48,103 +54,83 @@ def fill_tables(
         One table for all panels with a single number, with a column for each data set, and one
         table per data set for every other panel. Rows and tables without results are omitted.
     """
-    runs = {
-        (line.label, name): configs_of(line, name, seeds, scale)
-        for line in reproduction.lines
-        for name in data
-    }
-    found = {key: group for key, configs in runs.items() if (group := _find_group(configs, find))}
+    found: dict[tuple[str, str], Group] = {}
+    controls: list[Group] = []
+    for line in reproduction.lines:
+        for name in data:
+            key = {"data": name, "method": line.settings["method"], "varied": line.varied}
+            key["mix"] = line.label
+            configs = configs_of(line, name, seeds, scale)
+            for group in _find_groups(key, [configs], find):
+                found[line.label, name] = group
+            controls += _find_groups({}, zip(*map(controls_of, configs), strict=True), find)
     single = [panel for panel in reproduction.panels if panel.chart == "table"]
     tables = []
     if single:
-        controls = {key: _find_controls(runs[key], find) for key in found}
-        table = _single_numbers(reproduction, single, data, found, controls)
+        table = _numbers(reproduction, single, data, found, controls)
         tables.append(FilledTable("table", table))
-    for panel in reproduction.panels:
-        if panel.chart != "table":
-            tables += [
-                FilledTable(panel.chart, _series(reproduction, panel, name, found)) for name in data
-            ]
+    tables += [
+        FilledTable(panel.chart, _series(reproduction, panel, name, found))
+        for panel in reproduction.panels
+        if panel.chart != "table"
+        for name in data
+    ]
     return [filled for filled in tables if filled.table.rows]
 
 
-def _find_group(configs: Sequence[RunConfig], find: Find) -> Group | None:
-    results = tuple(result for config in configs if (result := find(config)))
-    return Group({}, results) if results else None
-
-
-def _find_controls(configs: Sequence[RunConfig], find: Find) -> list[Group]:
-    """Return the gradient-free controls that were run, one group for each kind of partners."""
-    kinds = zip(*map(controls_of, configs), strict=True)
-    return [group for controls in kinds if (group := _find_group(controls, find))]
+def _find_groups(
+    key: dict[str, str], kinds: Iterable[Sequence[RunConfig]], find: Find
+) -> list[Group]:
+    """Return a group for each kind of runs that has results."""
+    found = (tuple(filter(None, map(find, configs))) for configs in kinds)
+    return [Group(key, results) for results in found if results]
 
 
 # --- a number for each run ----------------------------------------------------------------------
 
 
-def _single_numbers(
+def _numbers(
     reproduction: Reproduction,
     panels: Sequence[Panel],
     data: Sequence[str],
     found: Found,
-    controls: Mapping[tuple[str, str], Sequence[Group]],
+    controls: Sequence[Group],
 ) -> Table:
+    """Return a row for every line and panel, with a column for each data set.
+
+    The best accuracy is marked among the lines of a method that vary the same settings.
+    """
     rows: list[TableRow] = []
     for panel in panels:
         for line in reproduction.lines:
             label = line.label if len(panels) == 1 else f"{line.label}: {panel.title}"
-            cells = tuple(
-                _cell(reproduction.name, panel, line, name, group, controls[line.label, name])
-                if (group := found.get((line.label, name)))
-                else Cell()
-                for name in data
-            )
+            cells = []
+            for name in data:
+                group, cell = found.get((line.label, name)), Cell()
+                if group is not None and panel.title == ACCURACY:
+                    cell = compare(group, [*found.values(), *controls])
+                elif group is not None:
+                    (value,) = group.summaries(panel.read).values()
+                    cell = Cell(value)
+                if group is not None:
+                    paper = _paper_number(reproduction.name, line.paper or panel.paper, group)
+                    cell = cell._replace(reference=paper)
+                cells.append(cell)
             if any(cell.value for cell in cells):
-                rows.append(((label,), cells))
+                rows.append(((label,), tuple(cells)))
     title = panels[0].title if len(panels) == 1 else reproduction.name
-    rows = _mark_best(rows) if title == ACCURACY and len(rows) > 1 else rows
     note = capability_note(result for group in found.values() for result in group.results)
     names = tuple(map(display, data))
     return Table(("",), names, ("",), tuple(rows), title, reproduction.digits, note=note)
 
 
-def _cell(
-    name: str, panel: Panel, line: Line, data: str, group: Group, controls: Sequence[Group]
-) -> Cell:
-    """Return our number beside the paper's, and what gradients add to it."""
-    paper, row = None, line.paper or panel.paper
-    if row is not None:
-        table = paper_tables()[name]
-        paper = table.find(data, row)
-        if paper is None and table.quantity == ACCURACY:  # another table may have it
-            paper = paper_accuracy(group.config)
-    value = summarize([panel.read(result)[""] for result in group.results])
-    add = gradients_add(group, controls) if panel.title == ACCURACY else None
-    return Cell(value, None if paper is None else Summary(paper.mean, paper.std), gradients=add)
-
-
-def _mark_best(rows: Sequence[TableRow]) -> list[TableRow]:
-    """Mark the highest mean of each column among rows that vary the same setting."""
-    best: dict[tuple[int, str], float] = {}
-    for (label,), cells in rows:
-        for place, cell in enumerate(cells):
-            if cell.value is not None:
-                key = place, _varied(label)
-                best[key] = max(best.get(key, cell.value.mean), cell.value.mean)
-
-    def mark(cell: Cell, place: int, label: str) -> Cell:
-        highest = best.get((place, _varied(label)))
-        return cell._replace(best=cell.value is not None and cell.value.mean == highest)
-
-    return [
-        ((label,), tuple(mark(cell, place, label) for place, cell in enumerate(cells)))
-        for (label,), cells in rows
-    ]
-
-
-def _varied(label: str) -> str:
-    """Return the varied setting in a label: `N=16` of `ER, N=16`."""
-    return label.partition(", ")[2]
+def _paper_number(name: str, row: Setting | None, group: Group) -> Summary | None:
+    """Return the number in a row of the paper's table; an accuracy may be in another table."""
+    if row is None:
+        return None
+    table = paper_tables()[name]
+    paper = table.find(group.config["data"], row)
+    return paper_accuracy(group.config) if not paper and table.quantity == ACCURACY else paper
 
 
 # --- several numbers for each run ---------------------------------------------------------------
@@ -152,22 +138,20 @@ def _varied(label: str) -> str:
 
 def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -> Table:
     """Return a row for every line; for pairs of classes, a square."""
-    values: dict[str, list[Mapping[str, float]]] = {
-        line.label: [panel.read(result) for result in group.results]
+    values = {
+        line.label: found[line.label, data].summaries(panel.read)
         for line in reproduction.lines
-        if (group := found.get((line.label, data)))
+        if (line.label, data) in found
     }
-    names = tuple(dict.fromkeys(name for taken in values.values() for one in taken for name in one))
-    if panel.chart == "heatmap" and values:
-        (taken,) = values.values()
-        names = tuple(dict.fromkeys(name.split(" → ")[0] for name in names))
-        values = {
-            own: [{other: one[f"{own} → {other}"] for other in names} for one in taken]
-            for own in names
-        }
+    if panel.chart == "heatmap":
+        square: dict[str, dict[str, Summary]] = {}
+        for pair, own in (item for one in values.values() for item in one.items()):
+            row, _, column = pair.partition(" → ")
+            square.setdefault(row, {})[column] = own
+        values = square
+    names = tuple(dict.fromkeys(name for one in values.values() for name in one))
     rows = tuple(
-        ((label,), tuple(Cell(summarize([one[name] for one in taken])) for name in names))
-        for label, taken in values.items()
+        ((label,), tuple(Cell(one.get(name)) for name in names)) for label, one in values.items()
     )
     title = f"{display(data)}: {panel.title}"
     return Table((panel.across,), names, ("",), rows, title, reproduction.digits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from gradmix.paper.numbers import paper_accuracy
 from gradmix.report.rows import Row, by_data, other_mixes
+from gradmix.runs import measures
+from gradmix.runs.labels import display
 from gradmix.runs.results import RunResult
 from gradmix.runs.statistics import Summary, summarize_each
-from gradmix.runs.tables import display
 
 METRICS = (
     "average_accuracy",
@@ -25,7 +26,6 @@ METRICS = (
     "backward_transfer",
     "forward_transfer",
 )
-SECONDS = ("train", "criterion", "evaluate", "total")
 DIGITS = 4
 MAX_CLASSES = 100
 """A heatmap has no room for more."""
@@ -44,19 +44,29 @@ def embed(value: object) -> str:
     return text.replace("<", "\\u003c")
 
 
-def chart_data(rows: Sequence[Row], axes: Sequence[ClassAxis]) -> dict[str, Any]:
-    """Return everything the page's script needs."""
+def chart_data(rows: Sequence[Row], by_task: Collection[str]) -> dict[str, Any]:
+    """Return everything the page's script needs.
+
+    Args:
+        rows: The rows of the report.
+        by_task: The data sets whose classes are shown by task; see `shown_by_task`.
+    """
+    axes = [class_axis(row.results[0], by_task) for row in rows]
     distinct = list(dict.fromkeys(axes))
-    styles: Counter[tuple[str, str]] = Counter()
     others = other_mixes(row.mix for row in rows)
+    styles: Counter[tuple[str, str]] = Counter()
     described = []
     for row, axis in zip(rows, axes, strict=True):
-        key = (row.data, row.mix)
-        place = others.index(row.mix) if row.mix in others else None
         described.append(
-            {**_describe(row, axis, distinct.index(axis), styles[key]), "otherMix": place}
+            {
+                **_describe(row, axis),
+                "axis": distinct.index(axis),
+                # number among the rows of one mix, which share a colour:
+                "style": styles[row.data, row.mix],
+                "otherMix": others.index(row.mix) if row.mix in others else None,
+            }
         )
-        styles[key] += 1
+        styles[row.data, row.mix] += 1
     return {
         "sets": [{"data": data, "label": display(data)} for data in by_data(rows)],
         "axes": [{"names": a.names, "seen": a.seen, "byTask": a.by_task} for a in distinct],
@@ -65,9 +75,11 @@ def chart_data(rows: Sequence[Row], axes: Sequence[ClassAxis]) -> dict[str, Any]
     }
 
 
-def _describe(row: Row, axis: ClassAxis, axis_number: int, style: int) -> dict[str, Any]:
+def _describe(row: Row, axis: ClassAxis) -> dict[str, Any]:
     """Describe one row. Pairs of numbers are mean and standard deviation."""
+    result, seconds = row.results[0], row.summaries(measures.seconds)
     paper = paper_accuracy(row.config)
+    tasks = class_axis(result, [row.data])
     return {
         "data": row.data,
         "method": row.method,
@@ -77,16 +89,14 @@ def _describe(row: Row, axis: ClassAxis, axis_number: int, style: int) -> dict[s
         "name": row.name,
         "label": row.label,
         "colour": row.colour,
-        "style": style,  # number among the rows of one mix, which share a colour
         "seeds": row.seeds,
-        "axis": axis_number,
-        "tasks": [task_name(row.results[0], task) for task in range(len(row.results[0].tasks))],
+        "tasks": [task_name(result, task) for task in range(len(result.tasks))],
         "metrics": {name: _pair(row.metric(name)) for name in METRICS},
         "paper": None if paper is None else [paper.mean, paper.std],
-        "seconds": {part: _pair(row.seconds(part)) for part in SECONDS},
-        "criterionShare": _pair(row.criterion_share()),
-        "after": _pairs(row.after_each_task()),
-        "matrix": [_pairs(line) for line in row.matrix()],  # on the tasks learned so far
+        "seconds": {part: _pair(seconds.get(part)) for part in measures.SECONDS},
+        "criterionShare": _pair(seconds.get("criterion, % of total")),
+        "after": _pairs(row.summaries(measures.accuracy_by_task).values()),
+        "matrix": [_pairs(line) for line in class_accuracy(row, tasks)],
         "classes": [_pairs(line) for line in class_accuracy(row, axis)],
         "pairs": pair_counts(row, axis),
     }
@@ -135,25 +145,34 @@ class ClassAxis:
     seen: tuple[int, ...]  # number of names learned after each task
     by_task: bool
 
+    def accuracy_of(self, result: RunResult) -> list[list[float]]:
+        """Return the accuracy on every class or task, after each task."""
+        return result.accuracy if self.by_task else result.class_accuracy
 
-def class_axes(rows: Sequence[Row]) -> list[ClassAxis]:
-    """Return the class axis of every row.
 
-    A data set is shown by task if it has too many classes, or if all heatmaps together would be
-    too large; the data sets with most classes come first.
+def shown_by_task(rows: Sequence[Row]) -> set[str]:
+    """Return the data sets whose classes are shown by task.
+
+    These data sets have too many classes, or all heatmaps together would be too large; the data
+    sets with most classes come first.
     """
     by_task: set[str] = set()
-    sets = by_data(rows)
-    for data in sorted(sets, key=lambda name: _num_classes(sets[name]), reverse=True):
-        if _num_classes(sets[data]) > MAX_CLASSES or _num_cells(rows, by_task) > MAX_CELLS:
+    most = {
+        data: max(len(row.results[0].class_names) for row in own)
+        for data, own in by_data(rows).items()
+    }
+    for data in sorted(most, key=lambda name: most[name], reverse=True):
+        axes = (class_axis(row.results[0], by_task) for row in rows if row.mixes)
+        cells = sum(number**2 for axis in axes for number in axis.seen)
+        if most[data] > MAX_CLASSES or cells > MAX_CELLS:
             by_task.add(data)
-    return [class_axis(row.results[0], by_task=row.data in by_task) for row in rows]
+    return by_task
 
 
-def class_axis(result: RunResult, *, by_task: bool) -> ClassAxis:
-    """Return the class axis of a run."""
+def class_axis(result: RunResult, by_task: Collection[str]) -> ClassAxis:
+    """Return the class axis of a run: tasks if its data set is in `by_task`."""
     sizes = [len(task["classes"]) for task in result.tasks]
-    if by_task:
+    if result.config["data"] in by_task:
         names = (f"task {number} ({size})" for number, size in enumerate(sizes, 1))
         return ClassAxis(tuple(names), tuple(range(1, len(sizes) + 1)), True)
     latest = [max(task["classes"]) for task in result.tasks]  # classes are numbered by arrival
@@ -161,9 +180,19 @@ def class_axis(result: RunResult, *, by_task: bool) -> ClassAxis:
     return ClassAxis(tuple(result.class_names), tuple(seen.tolist()), False)
 
 
+def final_class_accuracy(by_task: Collection[str]) -> measures.Read:
+    """Read the accuracy on every class, or task, after the last task."""
+
+    def read(result: RunResult) -> Mapping[str, float]:
+        axis = class_axis(result, by_task)
+        return dict(zip(axis.names, axis.accuracy_of(result)[-1], strict=True))
+
+    return read
+
+
 def class_accuracy(row: Row, axis: ClassAxis) -> list[list[Summary]]:
     """Return the accuracy on every class (or task) learned so far, after each task."""
-    tables = [r.accuracy if axis.by_task else r.class_accuracy for r in row.results]
+    tables = [axis.accuracy_of(result) for result in row.results]
     return [
         summarize_each([table[task][:number] for table in tables])
         for task, number in enumerate(axis.seen)
@@ -177,10 +206,8 @@ def pair_counts(row: Row, axis: ClassAxis) -> list[list[int]] | None:
         None if nothing was mixed, or if pairs belong to no task because tasks share classes.
     """
     total = np.sum([np.asarray(result.pair_counts) for result in row.results], axis=0)
-    if not total.any():
-        return None
     sizes = tuple(len(task["classes"]) for task in row.results[0].tasks)
-    if axis.by_task and sum(sizes) > total.shape[1]:  # tasks share classes
+    if not total.any() or (axis.by_task and sum(sizes) > total.shape[1]):
         return None
     squares = (_by_task(counts, sizes) if axis.by_task else counts for counts in total)
     return [
@@ -199,12 +226,3 @@ def _by_task(counts: npt.NDArray[np.int64], sizes: tuple[int, ...]) -> npt.NDArr
     starts = np.cumsum((0, *sizes[:-1]))
     rows = np.add.reduceat(counts, starts, axis=0)
     return np.asarray(np.add.reduceat(rows, starts, axis=1))
-
-
-def _num_classes(rows: Sequence[Row]) -> int:
-    return max(len(row.results[0].class_names) for row in rows)
-
-
-def _num_cells(rows: Sequence[Row], by_task: set[str]) -> int:
-    axes = (class_axis(row.results[0], by_task=row.data in by_task) for row in rows if row.mixes)
-    return sum(number**2 for axis in axes for number in axis.seen)

@@ -15,7 +15,7 @@ from gradmix import __version__
 from gradmix.errors import ResultError
 from gradmix.files.atomic_write import write_text
 from gradmix.report import tables
-from gradmix.report.data import chart_data, class_axes, embed
+from gradmix.report.data import chart_data, embed, final_class_accuracy, shown_by_task
 from gradmix.report.headline import headlines
 from gradmix.report.html import to_description_list
 from gradmix.report.rows import Row, by_data, make_rows
@@ -26,6 +26,12 @@ MANY_SENTENCES = 6
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = ("state", "charts", "pairs", "downloads", "controls", "main")
 """Joined in this order into one script."""
+
+AFTER_EACH_TASK = "Mean accuracy on the tasks seen, after each task"
+OTHER_ACCURACIES = (
+    "Accuracy with the outputs of the task only, during training, and before learning"
+)
+EVERY_CLASS = "Accuracy on every class after the last task"
 
 
 def write_report(
@@ -70,7 +76,7 @@ def render(
 ) -> str:
     """Return the report as HTML; see `write_report`. The same results always give the same text."""
     rows = make_rows(results)
-    axes = class_axes(rows)
+    by_task = shown_by_task(rows)
     runs = [result for row in rows for result in row.results]
     first, *others = headlines(rows)
     scripts = [*map(_read, LIBRARIES), "\n".join(_read(f"assets/{name}.js") for name in SCRIPTS)]
@@ -83,15 +89,16 @@ def render(
         notes=f'<p class="notes">{escape(notes)}</p>' if notes else "",
         facts=to_description_list(_facts(rows)),
         results=tables.results_table(rows, against),
-        accuracy=tables.accuracy_tables(rows) + tables.other_accuracy_tables(rows),
-        classes=tables.class_tables(rows, axes),
-        forgetting=tables.forgetting_tables(rows),
-        cost=tables.cost_tables(rows),
+        accuracy=tables.tables_of(AFTER_EACH_TASK, rows, tables.accuracy_by_task)
+        + tables.tables_of(OTHER_ACCURACIES, rows, tables.OTHER_ACCURACIES),
+        classes=tables.tables_of(EVERY_CLASS, rows, final_class_accuracy(by_task), 2),
+        forgetting=tables.tables_of("Forgetting and transfer", rows, tables.FORGETTING),
+        cost=tables.tables_of("Seconds per run", rows, tables.cost, 1),
         measured=_measured(rows),
         settings=tables.settings_list(runs),
         runs=tables.runs_table(runs),
         versions=tables.versions_table(runs),
-        data=embed(chart_data(rows, axes)),
+        data=embed(chart_data(rows, by_task)),
         scripts="".join(f"<script>{script}</script>" for script in scripts),
         licences=escape(_read("vendor/LICENSES.txt")),
         version=__version__,
@@ -100,7 +107,7 @@ def render(
 
 def _measured(rows: Sequence[Row]) -> str:
     """Return the section of diagnostics; empty if no run measured any."""
-    found = tables.measured_tables(rows)
+    found = tables.tables_of("Diagnostics", rows, tables.DIAGNOSTICS)
     if not found:
         return ""
     about = "Means over tasks. The value of a task is its mean over the measured epochs."

@@ -6,60 +6,59 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 
-from gradmix.paper.measures import mean_over_tasks
 from gradmix.paper.numbers import paper_accuracy
-from gradmix.report.data import METRICS, SECONDS, ClassAxis, class_accuracy
+from gradmix.report.data import METRICS
 from gradmix.report.html import to_description_list, to_html
 from gradmix.report.rows import IDENTITY, Row, by_data, by_method
-from gradmix.runs import comparisons
-from gradmix.runs.groups import (
-    capability_note,
-    compare_groups,
-    differing,
-    find_base,
-    gradients_add,
-)
+from gradmix.runs import measures, tables
+from gradmix.runs.comparisons import Cell, compare
+from gradmix.runs.groups import capability_note, differing
+from gradmix.runs.labels import display, show_setting
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Difference, Summary
-from gradmix.runs.tables import (
-    Cell,
-    Table,
-    TableRow,
-    TextCell,
-    TextTable,
-    display,
-    show_setting,
-)
+from gradmix.runs.tables import Table, TableRow, TextCell, TextTable
 
-MEASURED = {
-    "detrimental mixes, whole network": ("detrimental-rate", "whole_network"),
-    "last layer": ("detrimental-rate", "last_layer"),
-    "approximation error": ("approximation-error", "mean_of_samples"),
-    "precision of the best pairs": ("precision-recall", "precision"),
-    "recall": ("precision-recall", "recall"),
-    "gradient distance within classes": ("class-distance", "within"),
-    "between": ("class-distance", "between"),
-}
-"""Columns of `measured_tables`: a diagnostic and its number."""
+MAIN_METRICS = METRICS[:3]
+
+OTHER_ACCURACIES = measures.metrics(
+    "average_task_aware_accuracy",
+    "final_task_aware_accuracy",
+    "anytime_accuracy",
+    "stream_accuracy",
+)
+"""Accuracies of other ways to test, which older results and some scenarios lack."""
+
+FORGETTING = measures.metrics(*METRICS[2:])
+
+DIAGNOSTICS = measures.diagnostics(
+    {
+        "detrimental mixes, whole network": ("detrimental-rate", "whole_network"),
+        "last layer": ("detrimental-rate", "last_layer"),
+        "approximation error": ("approximation-error", "mean_of_samples"),
+        "precision of the best pairs": ("precision-recall", "precision"),
+        "recall": ("precision-recall", "recall"),
+        "gradient distance within classes": ("class-distance", "within"),
+        "between": ("class-distance", "between"),
+    }
+)
 
 
 def results_table(rows: Sequence[Row], against: str | None = None) -> str:
     """Compare all rows with the paper, with no mixing or another row, and with controls."""
     lines: list[TableRow] = []
     colours, kinds, blocks = [], [], {}
-    for group in by_method(rows).values():
-        blocks[len(lines)] = f"{display(group[0].data)} · {display(group[0].method)}"
-        means = [summary.mean for row in group if (summary := row.metric(METRICS[0]))]
-        for row in group:
-            own = row.metric(METRICS[0])
-            best = len(group) > 1 and own is not None and own.mean == max(means)
-            entries = [((row.name, str(len(row.seeds))), _results(row, rows, best, against))]
+    for block in by_method(rows).values():
+        blocks[len(lines)] = f"{display(block[0].data)} · {display(block[0].method)}"
+        for row in block:
+            cells, seeds = _compared(row, rows, against), str(len(row.seeds))
+            lines.append(((row.name, seeds), cells))
+            colours.append(row.colour)
+            kinds.append("best" if cells[0].best else "")
             for variant in row.variants():
-                cells = tuple(Cell(row.variant(variant, name)) for name in METRICS[:3])
-                entries.append(((f"its {variant}", str(len(row.seeds))), cells))
-            lines += entries
-            colours += [row.colour, *[""] * len(row.variants())]
-            kinds += ["best" if best else "", *["variant"] * len(row.variants())]
+                found = row.summaries(lambda run, name=variant: run.variants[name]["metrics"])  # type: ignore[misc]
+                own = tuple(Cell(found.get(name)) for name in MAIN_METRICS)
+                lines.append(((f"its {variant}", seeds), own))
+                colours.append("")
+                kinds.append("variant")
     table = Table(
         ("mix", "seeds"),
         ("",),
@@ -73,137 +72,50 @@ def results_table(rows: Sequence[Row], against: str | None = None) -> str:
     return to_html(table.text(), colours=colours, kinds=kinds, blocks=blocks)
 
 
-def _results(row: Row, rows: Sequence[Row], best: bool, against: str | None) -> tuple[Cell, ...]:
-    paper = paper_accuracy(row.config)
-    first = Cell(
-        row.metric(METRICS[0]),
-        None if paper is None else Summary(paper.mean, paper.std),
-        gain(row, rows, against or "none"),
-        gradients_add(row, rows),
-        best,
-    )
-    return first, *(Cell(row.metric(name)) for name in METRICS[1:3])
+def _compared(row: Row, rows: Sequence[Row], against: str | None) -> tuple[Cell, ...]:
+    cell = compare(row, rows, against=against or "none")
+    cell = cell._replace(reference=paper_accuracy(row.config))
+    if against is None and cell.difference and not cell.difference.seeds:
+        cell = cell._replace(difference=None)  # not every row has a run without mixing
+    return cell, *(Cell(row.metric(name)) for name in MAIN_METRICS[1:])
 
 
-def gain(row: Row, rows: Sequence[Row], against: str = "none") -> Difference | None:
-    """Return the paired difference to the row that `find_base` finds; None if not run."""
-    base = find_base(row, rows, against)
-    return None if base is None or base is row else compare_groups(row, base)
+def accuracy_by_task(result: RunResult) -> dict[str, float]:
+    """Read the mean accuracy on the tasks seen, after each task."""
+    return {f"task {task}": own for task, own in measures.accuracy_by_task(result).items()}
 
 
-def accuracy_tables(rows: Sequence[Row]) -> str:
-    """Show the accuracy after each task."""
-    cells = [
-        {f"task {task}": value for task, value in enumerate(row.after_each_task(), 1)}
-        for row in rows
-    ]
-    return _per_data("Mean accuracy on the tasks seen, after each task", rows, cells)
+def cost(result: RunResult) -> dict[str, float]:
+    """Read the time of the parts of a run, and how many pairs the criterion excludes."""
+    return {**measures.seconds(result), **measures.negative_rate(result)}
 
 
-OTHER_ACCURACIES = (
-    "average_task_aware_accuracy",
-    "final_task_aware_accuracy",
-    "anytime_accuracy",
-    "stream_accuracy",
-)
-"""Accuracies of other ways to test, which older results and some scenarios lack."""
-
-
-def other_accuracy_tables(rows: Sequence[Row]) -> str:
-    """Show task-aware accuracy, anytime accuracy and accuracy over the stream; empty if none."""
-    cells = [
-        {name.replace("_", " "): own for name in OTHER_ACCURACIES if (own := row.metric(name))}
-        for row in rows
-    ]
-    there = [number for number, own in enumerate(cells) if own]
-    return _per_data(
-        "Accuracy with the outputs of the task only, during training, and before learning",
-        [rows[number] for number in there],
-        [cells[number] for number in there],
-    )
-
-
-def class_tables(rows: Sequence[Row], axes: Sequence[ClassAxis]) -> str:
-    """Show the accuracy on every class after the last task."""
-    cells = [
-        dict(zip(axis.names, class_accuracy(row, axis)[-1], strict=True))
-        for row, axis in zip(rows, axes, strict=True)
-    ]
-    return _per_data("Accuracy on every class after the last task", rows, cells, 2)
-
-
-def forgetting_tables(rows: Sequence[Row]) -> str:
-    """Show forgetting by both definitions, and transfer."""
-    cells = [{name.replace("_", " "): row.metric(name) for name in METRICS[2:]} for row in rows]
-    return _per_data("Forgetting and transfer", rows, cells)
-
-
-def cost_tables(rows: Sequence[Row]) -> str:
-    """Show the time of the parts of a run."""
-    cells = [
-        {part: row.seconds(part) for part in SECONDS}
-        | {
-            "criterion, % of total": row.criterion_share(),
-            "% of class pairs in S⁻": row.summary(_negative_rate),
-        }
-        for row in rows
-    ]
-    return _per_data("Seconds per run", rows, cells, 1)
-
-
-def _negative_rate(result: RunResult) -> float | None:
-    """Return the percentage of class pairs in S⁻, over all epochs with a pair table."""
-    rates = [rate for stage in result.epochs for rate in stage.get("negative_rate", ())]
-    known = [rate for rate in rates if rate is not None]
-    return 100 * sum(known) / len(known) if known else None
-
-
-def measured_tables(rows: Sequence[Row]) -> str:
-    """Show the diagnostics that runs measured; empty if none did."""
-    cells = [
-        {
-            title: value
-            for title, (name, key) in MEASURED.items()
-            if (value := row.summary(lambda r, name=name, key=key: _diagnostic(r, name, key)))  # type: ignore[misc]
-        }
-        for row in rows
-    ]
-    chosen = [(row, own) for row, own in zip(rows, cells, strict=True) if own]
-    return _per_data("Diagnostics", [row for row, _ in chosen], [own for _, own in chosen])
-
-
-def _diagnostic(result: RunResult, name: str, key: str) -> float | None:
-    entries = [entry for entry in result.analysis.get(name, ()) if key in entry]
-    return mean_over_tasks(entries, key) if entries else None
-
-
-def _per_data(
-    title: str,
-    rows: Sequence[Row],
-    cells: Sequence[dict[str, Summary | None] | dict[str, Summary]],
-    digits: int = 3,
-) -> str:
+def tables_of(title: str, rows: Sequence[Row], read: measures.Read, digits: int = 3) -> str:
     """Return one table for every data set, in an element that names it.
 
-    `cells` has the values of each row by column. Rows may lack columns.
+    Rows without any of the numbers are omitted; others may lack some.
     """
-    found = []
-    for data, own in by_data(rows).items():
-        values = [c for row, c in zip(rows, cells, strict=True) if row.data == data]
-        columns = tuple(dict.fromkeys(name for one in values for name in one))
+    found = [(row, values) for row in rows if (values := row.summaries(read))]
+    parts = []
+    for data, own in by_data([row for row, _ in found]).items():
+        of_data = [numbers for row, numbers in found if row.data == data]
+        columns = tuple(dict.fromkeys(name for one in of_data for name in one))
         lines = tuple(
-            ((row.label,), tuple(_text(one.get(name), digits) for name in columns))
-            for row, one in zip(own, values, strict=True)
+            ((row.label,), tuple(Cell(one.get(name)) for name in columns))
+            for row, one in zip(own, of_data, strict=True)
         )
-        caption = f"{title} · {display(data)}"
-        table = TextTable(("method and mix",), ("",), columns, lines, caption)
-        html = to_html(table, colours=[row.colour for row in own])
-        found.append(f'<div data-of="{escape(data)}">{html}</div>')
-    return "".join(found)
-
-
-def _text(value: Summary | None, digits: int) -> TextCell:
-    return TextCell("–" if value is None else value.text(digits))
+        table = Table(
+            ("method and mix",),
+            ("",),
+            columns,
+            lines,
+            f"{title} · {display(data)}",
+            digits,
+            seeds_in_cells=False,
+        )
+        html = to_html(table.text(), colours=[row.colour for row in own])
+        parts.append(f'<div data-of="{escape(data)}">{html}</div>')
+    return "".join(parts)
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -220,13 +132,6 @@ def settings_list(results: Sequence[RunResult]) -> str:
     settings = common_settings(results).items()
     entries = to_description_list((name, show_setting(value)) for name, value in settings)
     return f'<dl class="settings">{entries}</dl>'
-
-
-def differing_settings(results: Sequence[RunResult]) -> list[str]:
-    """Return the names of all other settings; the ones that name a run come first."""
-    common = common_settings(results)
-    names = dict.fromkeys((*IDENTITY, *(name for result in results for name in result.config)))
-    return [name for name in names if name not in common]
 
 
 def version_sets(results: Sequence[RunResult]) -> list[dict[str, str]]:
@@ -251,8 +156,9 @@ def versions_table(results: Sequence[RunResult]) -> str:
 
 def runs_table(results: Sequence[RunResult]) -> str:
     """Show every run: differing settings, main metrics, time and its set of versions."""
-    metrics = [name for name in METRICS[:3] if any(name in r.metrics for r in results)]
-    table = comparisons.runs_table(results, metrics, 4, differing_settings(results))
+    metrics = [name for name in MAIN_METRICS if any(name in r.metrics for r in results)]
+    names = dict.fromkeys((*IDENTITY, *differing(results, ())))
+    table = tables.runs_table(results, metrics, 4, tuple(names))
     sets = version_sets(results)
     rows = tuple(
         (labels, (*cells, TextCell(letter(sets.index(result.versions)))))

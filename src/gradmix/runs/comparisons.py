@@ -1,163 +1,232 @@
-"""Groups of results as tables, and as plain records for CSV and JSON."""
+"""Groups → comparisons: the best of its rivals, paired differences, and what gradients add.
+
+Two groups are compared seed by seed, because runs of one seed start from the same weights and see
+the same batches. All settings that are not compared must be the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
-from gradmix.errors import UnknownNameError
-from gradmix.runs.groups import (
-    BY,
-    Group,
-    capability_note,
-    compare_groups,
-    differing,
-    find_base,
-    gradients_add,
-    is_best,
-)
-from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Difference, number
-from gradmix.runs.tables import Cell, Table, TextCell, TextTable, show_setting
+from gradmix.errors import InputError
+from gradmix.mixing import Recipe, parse_recipe
+from gradmix.runs.config import CONTROL_PARTNERS
+from gradmix.runs.groups import OF_THE_METHOD, OF_THE_MIX, Group
+from gradmix.runs.statistics import Difference, Summary, paired_difference
+from gradmix.settings import DEFAULTS, MixSettings
+from gradmix.training.metrics import LOWER_IS_BETTER
+
+ACCURACY = "average_accuracy"
+
+AnyGroup = TypeVar("AnyGroup", bound=Group)
 
 
-def comparison_table(
-    groups: Sequence[Group],
-    metrics: Sequence[str] = ("average_accuracy",),
-    against: str | None = None,
-    across: str = "data",
-) -> Table:
-    """Compare groups of results.
+class Cell(NamedTuple):
+    """One quantity: its summary over seeds and what it is compared with."""
+
+    value: Summary | None = None  # None: nothing was run
+    reference: Summary | None = None  # the paper's number
+    difference: Difference | None = None  # to another mix
+    gradients: Difference | None = None  # what gradients add
+    best: bool = False
+
+
+def compare(
+    group: Group, groups: Sequence[Group], metric: str = ACCURACY, against: str | None = None
+) -> Cell:
+    """Return a metric of a group and everything it is compared with.
 
     Args:
-        groups: Groups of `group_results`. Their keys become the labels of the rows.
-        metrics: Names of metrics, one column each.
-        against: A mix, a method, or name=value. Adds the paired difference to the group with this
-            value, and its p-value.
-        across: The setting whose values become column groups.
+        group: One of the groups.
+        groups: All groups.
+        metric: The name of a metric.
+        against: A mix, a method, or name=value; see `parse_against`.
     """
-    results = [result for group in groups for result in group.results]
-    _check_metrics(results, metrics)
-    heads = tuple(name for name in (groups[0].key if groups else ()) if name != across)
-    titles = tuple(dict.fromkeys(show_setting(group.key.get(across, "")) for group in groups))
-    rows: dict[tuple[str, ...], dict[str, list[Cell]]] = {}
-    for group in groups:
-        row = rows.setdefault(tuple(show_setting(group.key[name]) for name in heads), {})
-        cells = [_compare(group, groups, metric, against) for metric in metrics]
-        row[show_setting(group.key.get(across, ""))] = cells
-    blank = [Cell()] * len(metrics)
-    names = tuple(metric.replace("_", " ") for metric in metrics)
-    return Table(
-        heads,
-        titles,
-        names,
-        tuple((k, tuple(c for t in titles for c in row.get(t, blank))) for k, row in rows.items()),
-        ", ".join(names),
-        against=f"Δ {against}",
-        note=capability_note(results),
-    )
-
-
-def _check_metrics(results: Sequence[RunResult], metrics: Sequence[str]) -> None:
-    known = {name for result in results for name in result.metrics}
-    for metric in metrics:
-        if results and metric not in known:
-            raise UnknownNameError("metric", metric, known)
-
-
-def _compare(group: Group, groups: Sequence[Group], metric: str, against: str | None) -> Cell:
     return Cell(
         group.metric(metric),
-        difference=None if against is None else _difference(group, groups, metric, against),
+        difference=None if against is None else difference_to(group, groups, metric, against),
         gradients=gradients_add(group, groups, metric) if "mix" in group.key else None,
         best=is_best(group, groups, metric),
     )
 
 
-def _difference(group: Group, groups: Sequence[Group], metric: str, against: str) -> Difference:
+def compare_groups(group: Group, base: Group, metric: str = ACCURACY) -> Difference:
+    """Return the paired difference of a metric between two groups."""
+    return paired_difference(group.by_seed(metric), base.by_seed(metric))
+
+
+def rivals_of(group: Group, groups: Iterable[AnyGroup]) -> list[AnyGroup]:
+    """Return the other groups that differ from a group only in settings of the mix.
+
+    If the groups are not grouped by mix, all other groups of the same data are rivals.
+    """
+    free: Collection[str] = OF_THE_MIX if "mix" in group.key else group.key.keys() - {"data"}
+    return [other for other in groups if other is not group and agree(group, other, free)]
+
+
+def agree(group: Group, other: Group, free: Collection[str]) -> bool:
+    """Whether two groups have the same settings, except for the `free` ones."""
+    return all(own == other.key.get(name) for name, own in group.key.items() if name not in free)
+
+
+def is_best(group: Group, groups: Iterable[Group], metric: str = ACCURACY) -> bool:
+    """Whether no rival has a better mean. A group without rivals is not best."""
+    rivals, own = rivals_of(group, groups), quality(group, metric)
+    known = bool(rivals) and own > -math.inf
+    return known and all(own >= quality(rival, metric) for rival in rivals)
+
+
+def quality(group: Group, metric: str = ACCURACY) -> float:
+    """Return the mean of a metric, with its sign changed if lower is better."""
+    summary = group.metric(metric)
+    if summary is None:
+        return -math.inf
+    return -summary.mean if metric in LOWER_IS_BETTER else summary.mean
+
+
+# --- a base of the user's choice ----------------------------------------------------------------
+
+
+def parse_condition(text: str, option: str = "where") -> tuple[str, Any]:
+    """Return name and value of name=value; the value is read as JSON if possible.
+
+    Args:
+        text: The condition.
+        option: What the condition is for, in the error message.
+
+    Raises:
+        InputError: If there is no equals sign.
+
+    >>> parse_condition("epochs=16"), parse_condition("mix=remix")
+    (('epochs', 16), ('mix', 'remix'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{option} is {text!r}; give name=value, such as epochs=20")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def parse_against(text: str, groups: Sequence[Group]) -> tuple[str, Any]:
+    """Return setting and value of what groups are compared with.
+
+    Args:
+        text: A mix or method that a group has, or name=value for any other setting.
+        groups: The groups.
+
+    Raises:
+        InputError: If the groups are not grouped by the setting.
+    """
+    if "=" in text:
+        name, value = parse_condition(text, "against")
+    else:
+        methods = [group.key.get("method") for group in groups]
+        name, value = "method" if text in methods else "mix", text
+    if any(name not in group.key for group in groups):
+        raise InputError(f"against is {text!r}, but the results are not grouped by {name}")
+    return name, value
+
+
+def find_base(group: Group, groups: Sequence[AnyGroup], against: str) -> AnyGroup | None:
+    """Return the group that differs from this one in what `parse_against` reads.
+
+    Of several, the one with the same settings of the mix or method is returned.
+
+    Returns:
+        None if no group, or more than one, fits.
+    """
+    name, value = parse_against(against, groups)
+    free = {"mix": OF_THE_MIX, "method": OF_THE_METHOD}.get(name, (name,))
+    rivals = [other for other in groups if other.key[name] == value and agree(group, other, free)]
+    found = [other for other in rivals if agree(group, other, (name,))] or rivals
+    return found[0] if len(found) == 1 else None
+
+
+def difference_to(group: Group, groups: Sequence[Group], metric: str, against: str) -> Difference:
+    """Return the paired difference to the group that `find_base` finds; empty for that group."""
     base = find_base(group, groups, against)
     if base is None:
         return Difference(note=f"no runs of {against} to compare with")
     return Difference() if base is group else compare_groups(group, base, metric)
 
 
-def runs_table(
-    results: Sequence[RunResult],
-    metrics: Sequence[str],
-    digits: int = 3,
-    settings: Sequence[str] | None = None,
-) -> TextTable:
-    """Show every run with some settings (default: those that differ), its metrics and its time."""
-    _check_metrics(results, metrics)
-    heads = (*BY, *differing(results, BY), "seed") if settings is None else tuple(settings)
-    rows = tuple(
-        (
-            tuple(show_setting(result.config.get(name)) for name in heads),
-            (
-                *(TextCell(_metric(result, metric, digits)) for metric in metrics),
-                TextCell(_seconds(result)),
-            ),
-        )
-        for result in results
+# --- gradient-free controls ---------------------------------------------------------------------
+
+
+def gradients_add(
+    group: Group, groups: Iterable[Group], metric: str = ACCURACY
+) -> Difference | None:
+    """Return what gradients add: the paired difference to the best gradient-free control.
+
+    Returns:
+        None if gradients do not choose the partners; an empty difference if no control was run.
+    """
+    if not uses_gradients(group.config):
+        return None
+    control = best_control(group, groups, metric)
+    if control is None:
+        return Difference(note="no control")
+    return replace(compare_groups(group, control, metric), base=str(control.config["mix"]))
+
+
+def best_control(
+    group: Group, groups: Iterable[AnyGroup], metric: str = ACCURACY
+) -> AnyGroup | None:
+    """Return the best gradient-free control of a group; None if no control was run."""
+    seeds = set(group.seeds)
+    found = [other for other in groups if is_control(other.config, group.config)]
+    found = [other for other in found if other.by_seed(metric).keys() & seeds]
+    return max(found, key=lambda other: quality(other, metric), default=None)
+
+
+def is_control(control: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a run is a gradient-free control of another.
+
+    A control has shuffled or class-balanced partners. Its blend, labels, the distribution of λ and
+    all settings outside the mix are the same. Both mix the first task, or neither, unless both
+    leave that to the mix.
+    """
+    ours, theirs = recipe_of(config), recipe_of(control)
+    if ours is None or theirs is None:
+        return False
+    first_task = (
+        ours.mix_first_task == theirs.mix_first_task
+        or ours.mixes_first_task == theirs.mixes_first_task
     )
-    columns = (*(metric.replace("_", " ") for metric in metrics), "seconds")
-    notes = filter(None, [f"{len(rows)} runs", capability_note(results)])
-    return TextTable(heads, ("",), columns, rows, "; ".join(notes))
+    return (
+        ours.uses_gradients
+        and theirs.partners in CONTROL_PARTNERS
+        and first_task
+        and _labels_of(ours) == _labels_of(theirs)
+        and _outside_the_mix(config) == _outside_the_mix(control)
+    )
 
 
-def _metric(result: RunResult, metric: str, digits: int) -> str:
-    return number(result.metrics[metric], digits) if metric in result.metrics else "–"
+def _labels_of(recipe: Recipe) -> tuple[object, ...]:
+    return recipe.blend, *recipe.label_rule, recipe.alpha
 
 
-def _seconds(result: RunResult) -> str:
-    return f"{result.seconds['total']:.1f}" if "total" in result.seconds else "–"
+def _outside_the_mix(config: Mapping[str, Any]) -> dict[str, Any]:
+    every = {**DEFAULTS, **config}
+    return {k: v for k, v in every.items() if k not in OF_THE_MIX and k != "seed"}
 
 
-# --- records for CSV and JSON -------------------------------------------------------------------
+def recipe_of(config: Mapping[str, Any]) -> Recipe | None:
+    """Return the recipe of a run; None without mixing and for a mix that gradmix does not know."""
+    settings: dict[str, Any] = {name: config.get(name) for name in MixSettings.model_fields}
+    try:
+        return parse_recipe(**settings)
+    except InputError:
+        return None
 
 
-def group_records(
-    groups: Sequence[Group],
-    metrics: Sequence[str] = ("average_accuracy",),
-    against: str | None = None,
-) -> list[dict[str, Any]]:
-    """Return one record of plain values for every group and metric."""
-    _check_metrics([result for group in groups for result in group.results], metrics)
-    records = []
-    for group in groups:
-        for metric in metrics:
-            cell = _compare(group, groups, metric, against)
-            mean, std = (None, None) if cell.value is None else cell.value[:2]
-            record: dict[str, Any] = {**group.key, "metric": metric, "runs": len(group.results)}
-            record |= {"seeds": group.seeds, "mean": mean, "std": std, "best": cell.best}
-            if against is not None and cell.difference is not None:
-                record |= {"against": against, **_record(cell.difference)}
-            if cell.gradients is not None:
-                add = cell.gradients
-                record |= {"gradients_add": add.mean}
-                record |= {"gradients_add_low": add.low, "gradients_add_high": add.high}
-            records.append(record)
-    return records
-
-
-def _record(difference: Difference) -> dict[str, Any]:
-    return {
-        "common_seeds": len(difference.seeds),
-        "difference": difference.mean,
-        "difference_std": difference.std,
-        "p_value": difference.p_value,
-        "note": difference.note,
-    }
-
-
-def run_records(results: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """Return the settings, metrics and times of every run as plain values."""
-    return [
-        {
-            **result.config,
-            "protocol_version": result.protocol_version,
-            **result.metrics,
-            **{f"seconds_{name}": value for name, value in result.seconds.items()},
-        }
-        for result in results
-    ]
+def uses_gradients(config: Mapping[str, Any]) -> bool:
+    """Whether gradients choose the partners of a run, including removed `gradient-…` mixes."""
+    recipe = recipe_of(config)
+    return str(config["mix"]).startswith("gradient") if recipe is None else recipe.uses_gradients

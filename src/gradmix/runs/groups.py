@@ -1,21 +1,27 @@
-"""Groups of results: which runs belong together, and which groups can be compared."""
+"""Results → groups over seeds: which runs belong together, and which settings tell them apart."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from gradmix.errors import InputError, ResultError, UnknownNameError
-from gradmix.mixing import ABOUT, Recipe, parse_recipe
-from gradmix.runs.config import CONTROL_PARTNERS
+from gradmix.data import DATASETS
+from gradmix.errors import ResultError, UnknownNameError
+from gradmix.methods import METHODS
+from gradmix.mixing import ABOUT
+from gradmix.runs.labels import format_setting, show_setting
+from gradmix.runs.measures import Read
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Difference, Summary, paired_difference, summarize
-from gradmix.runs.tables import show_setting
-from gradmix.settings import REMOVED, CriterionSettings, MixSettings
-from gradmix.training.metrics import LOWER_IS_BETTER
+from gradmix.runs.statistics import Summary, summarize
+from gradmix.settings import (
+    DEFAULTS,
+    FOLDER_PRESET,
+    PRESETS,
+    REMOVED,
+    CriterionSettings,
+    MixSettings,
+)
 
 BY = ("data", "method", "mix")
 """The settings that always name a group."""
@@ -23,10 +29,7 @@ BY = ("data", "method", "mix")
 OF_THE_MIX = (*MixSettings.model_fields, *CriterionSettings.model_fields, *REMOVED, "analyses")
 """Settings of the mix, or of what is measured. Groups that differ only in these are rivals."""
 
-BELONGS = {"mix": OF_THE_MIX, "method": ("method", "options", "head")}
-"""Settings that belong to another one, and may differ where that one does."""
-
-ACCURACY = "average_accuracy"
+OF_THE_METHOD = ("method", "options", "head")
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,11 @@ class Group:
     @property
     def label(self) -> str:
         """The key in one line."""
-        return " ".join(
-            str(value) if name in BY else f"{name}={show_setting(value)}"
+        texts = (
+            str(value) if name in BY else format_setting(name, value)
             for name, value in self.key.items()
         )
-
-    @property
-    def uses_gradients(self) -> bool:
-        """Whether gradients choose the partners."""
-        return uses_gradients(self.config)
+        return " ".join(filter(None, texts))
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Return a metric of every run that has it, by seed."""
@@ -68,8 +67,13 @@ class Group:
         values = self.by_seed(name)
         return summarize(list(values.values())) if values else None
 
+    def summaries(self, read: Read) -> dict[str, Summary]:
+        """Summarize every number that `read` finds, over the runs that have it."""
+        found = [read(result) for result in self.results]
+        names = dict.fromkeys(name for one in found for name in one)
+        return {name: summarize([one[name] for one in found if name in one]) for name in names}
 
-AnyGroup = TypeVar("AnyGroup", bound=Group)
+
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
@@ -103,19 +107,18 @@ def select(results: Iterable[RunResult], where: Mapping[str, Collection[Any]]) -
 
 def in_order(results: Iterable[RunResult]) -> list[RunResult]:
     """Sort by data, method and mix (as in `gradmix list`), then by all other settings."""
-    mixes = list(ABOUT)
+    known = {"data": list(DATASETS), "method": list(METHODS), "mix": list(ABOUT)}
 
-    def place(value: Any) -> tuple[int, Any]:
-        if isinstance(value, str) and value in mixes:
-            return 0, mixes.index(value)
-        if isinstance(value, (int, float)):
-            return 1, value
-        return 2, show_setting(value)
+    def place(name: str, value: Any) -> tuple[int, Any]:
+        if value is None:
+            return 0, -1  # before all values
+        if name in known and value in known[name]:
+            return 0, known[name].index(value)
+        return (1, value) if isinstance(value, (int, float)) else (2, show_setting(value))
 
     def places(result: RunResult) -> list[tuple[int, Any]]:
-        rest = [value for name, value in result.config.items() if name not in (*BY, "seed")]
-        first = [result.config[name] for name in BY]
-        return [place(value) for value in (*first, *rest, result.config["seed"])]
+        others = (name for name in result.config if name not in (*BY, "seed"))
+        return [place(name, result.config[name]) for name in (*BY, *others, "seed")]
 
     return sorted(results, key=places)
 
@@ -125,8 +128,8 @@ def group_results(results: Iterable[RunResult], by: Sequence[str] | None = None)
 
     Args:
         results: Any results. Old results get the defaults of newer settings.
-        by: Names of settings. Default: data, method and mix, plus every setting that varies;
-            settings of a mix only where they vary within it.
+        by: Names of settings. Default: data, method and mix, plus every setting that varies.
+            Settings that belong to a data set, method or mix count only where they vary within it.
 
     Raises:
         UnknownNameError: No result has a setting of this name.
@@ -155,7 +158,7 @@ def group_results(results: Iterable[RunResult], by: Sequence[str] | None = None)
 def differing(results: Iterable[RunResult], by: Sequence[str]) -> tuple[str, ...]:
     """Return the settings, except the seed, that differ between results that agree in `by`."""
     names: dict[str, None] = {}
-    for together in _agreeing(list(results), by):
+    for together in _agreeing(results, by):
         first = together[0].config
         for config in (result.config for result in together[1:]):
             every = dict.fromkeys((*first, *config))
@@ -164,12 +167,23 @@ def differing(results: Iterable[RunResult], by: Sequence[str]) -> tuple[str, ...
 
 
 def _varying_settings(results: Sequence[RunResult]) -> tuple[str, ...]:
-    chosen = BY + differing(results, BY)
-    across = differing(results, [name for name in BY if name != "mix"])
-    return chosen + tuple(name for name in across if name not in (*chosen, *OF_THE_MIX))
+    """Return data, method and mix, and the settings that vary without one of them as a reason."""
+    owners = {name: _owners(name) for name in differing(results, ()) if name not in BY}
+    varying = {own: differing(results, own) for own in set(owners.values())}
+    return BY + tuple(name for name, own in owners.items() if name in varying[own])
 
 
-def _agreeing(results: Sequence[RunResult], by: Sequence[str]) -> list[list[RunResult]]:
+def _owners(name: str) -> tuple[str, ...]:
+    """Return the settings on whose values the default of a setting depends."""
+    if name in OF_THE_MIX:
+        return "data", "mix"
+    if name in OF_THE_METHOD:
+        return "data", "method"
+    presets = (*PRESETS.values(), FOLDER_PRESET, ("data_version",))
+    return ("data",) if any(name in preset for preset in presets) else ()
+
+
+def _agreeing(results: Iterable[RunResult], by: Sequence[str]) -> list[list[RunResult]]:
     # Settings may be lists, which have no hash.
     groups = grouped(results, lambda result: repr([result.config.get(name) for name in by]))
     return list(groups.values())
@@ -195,181 +209,8 @@ def _with_current_settings(results: Iterable[RunResult]) -> list[RunResult]:
     """Give all results the same settings: defaults for newer ones, None for removed ones."""
     results = [replace(result, config=current_settings(result.config)) for result in results]
     known = dict.fromkeys(name for result in results for name in result.config)
-    if all(len(result.config) == len(known) for result in results):
-        return results
-    from gradmix.settings import DEFAULTS  # slow to import and rarely needed
-
-    usual = {name: DEFAULTS.get(name) for name in known}
-    usual |= {name: None for name in REMOVED if name in known}
+    usual = {name: None if name in REMOVED else DEFAULTS.get(name) for name in known}
     return [replace(result, config={**usual, **result.config}) for result in results]
-
-
-# --- comparable groups --------------------------------------------------------------------------
-
-
-def are_rivals(one: Group, other: Group) -> bool:
-    """Whether two groups differ only in settings of the mix, or are not grouped by mix."""
-    names = [name for name in one.key if name not in OF_THE_MIX]
-    if "mix" not in one.key:
-        names = [name for name in names if name == "data"]
-    return all(one.key[name] == other.key.get(name) for name in names)
-
-
-def parse_condition(text: str, option: str = "where") -> tuple[str, Any]:
-    """Return name and value of name=value; the value is read as JSON if possible.
-
-    Args:
-        text: The condition.
-        option: What the condition is for, in the error message.
-
-    Raises:
-        InputError: If there is no equals sign.
-
-    >>> parse_condition("exemplars_per_class=16"), parse_condition("mix=remix")
-    (('exemplars_per_class', 16), ('mix', 'remix'))
-    """
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"{option} is {text!r}; give name=value, such as exemplars_per_class=16")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
-def parse_against(text: str, groups: Sequence[Group]) -> tuple[str, Any]:
-    """Return setting and value of what groups are compared with.
-
-    Args:
-        text: A mix or method that a group has, or name=value for any other setting.
-        groups: The groups.
-
-    Raises:
-        InputError: If the groups are not grouped by the setting.
-    """
-    if "=" in text:
-        name, value = parse_condition(text, "against")
-    else:
-        methods = [group.key.get("method") for group in groups]
-        name, value = "method" if text in methods else "mix", text
-    if any(name not in group.key for group in groups):
-        raise InputError(f"against is {text!r}, but the results are not grouped by {name}")
-    return name, value
-
-
-def find_base(group: Group, groups: Sequence[Group], against: str) -> Group | None:
-    """Return the group that differs from this one in what `parse_against` reads.
-
-    Of several, the one with the same settings of the mix or method is returned.
-
-    Returns:
-        None if no group, or more than one, fits.
-    """
-    name, value = parse_against(against, groups)
-    free = BELONGS.get(name, (name,))
-    rivals = [
-        other
-        for other in groups
-        if other.key[name] == value
-        and all(other.key.get(key) == own for key, own in group.key.items() if key not in free)
-    ]
-    same = {key: own for key, own in group.key.items() if key != name}
-    exact = [other for other in rivals if {**other.key, **same} == other.key]
-    found = exact or rivals
-    return found[0] if len(found) == 1 else None
-
-
-def is_best(group: Group, groups: Sequence[Group], metric: str) -> bool:
-    """Whether no rival has a better mean. A group without rivals is not best."""
-    rivals = [other for other in groups if other is not group and are_rivals(group, other)]
-    own = _quality(group, metric)
-    known = bool(rivals) and group.metric(metric) is not None
-    return known and all(own >= _quality(rival, metric) for rival in rivals)
-
-
-def best_control(
-    group: Group, groups: Iterable[AnyGroup], metric: str = ACCURACY
-) -> AnyGroup | None:
-    """Return the best gradient-free control of a group; None if no control was run."""
-    if not group.uses_gradients:
-        return None
-    found = [other for other in groups if is_control(other.config, group.config)]
-    found = [other for other in found if other.by_seed(metric).keys() & set(group.seeds)]
-    return max(found, key=lambda other: _quality(other, metric), default=None)
-
-
-def gradients_add(
-    group: Group, groups: Iterable[Group], metric: str = ACCURACY
-) -> Difference | None:
-    """Return what gradients add: the paired difference to the best gradient-free control.
-
-    Returns:
-        None if gradients do not choose the partners; an empty difference if no control was run.
-    """
-    if not group.uses_gradients:
-        return None
-    control = best_control(group, groups, metric)
-    if control is None:
-        return Difference(note="no control")
-    return replace(compare_groups(group, control, metric), base=str(control.config["mix"]))
-
-
-def compare_groups(group: Group, base: Group, metric: str = ACCURACY) -> Difference:
-    """Return the paired difference of a metric between two groups."""
-    return paired_difference(group.by_seed(metric), base.by_seed(metric))
-
-
-def _quality(group: Group, metric: str) -> float:
-    summary = group.metric(metric)
-    if summary is None:
-        return -math.inf
-    return -summary.mean if metric in LOWER_IS_BETTER else summary.mean
-
-
-def is_control(control: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether a run is a gradient-free control of another.
-
-    A control has shuffled or class-balanced partners. Its blend, labels, α, τ and all settings
-    outside the mix are the same. Both mix the first task, or neither, unless both leave that to
-    the mix.
-    """
-    ours, theirs = recipe_of(config), recipe_of(control)
-    if ours is None or theirs is None or not ours.uses_gradients:
-        return False
-    same = _labels_of(ours) == _labels_of(theirs) and theirs.partners in CONTROL_PARTNERS
-    same = same and (
-        ours.mix_first_task == theirs.mix_first_task
-        or ours.mixes_first_task == theirs.mixes_first_task
-    )
-    return same and settings_without(OF_THE_MIX, config) == settings_without(OF_THE_MIX, control)
-
-
-def _labels_of(recipe: Recipe) -> tuple[object, ...]:
-    return recipe.blend, *recipe.label_rule, recipe.alpha
-
-
-def recipe_of(config: Mapping[str, Any]) -> Recipe | None:
-    """Return the recipe of a run; None without mixing and for a mix that gradmix does not know."""
-    settings: dict[str, Any] = {name: config.get(name) for name in MixSettings.model_fields}
-    try:
-        return parse_recipe(**settings)
-    except InputError:
-        return None
-
-
-def uses_gradients(config: Mapping[str, Any]) -> bool:
-    """Whether gradients choose the partners of a run, including removed `gradient-…` mixes."""
-    recipe = recipe_of(config)
-    return str(config["mix"]).startswith("gradient") if recipe is None else recipe.uses_gradients
-
-
-def settings_without(names: Collection[str], config: Mapping[str, Any]) -> str:
-    """Return all settings except these and the seed, as text that can be compared."""
-    rest = current_settings(config)
-    return json.dumps(
-        {k: v for k, v in rest.items() if k not in names and k != "seed" and v is not None},
-        sort_keys=True,
-    )
 
 
 def capability_note(results: Iterable[RunResult]) -> str:

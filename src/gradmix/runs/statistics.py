@@ -71,6 +71,16 @@ class Difference:
         mean, low, high = (number(x, digits, "+") for x in (self.mean, self.low, self.high))
         return f"{mean} [{low}, {high}]"
 
+    def probability(self) -> str:
+        """Return the p-value; without one, why there is none.
+
+        >>> Difference(p_value=0.0494).probability(), Difference(p_value=0.0009).probability()
+        ('0.049', '<0.001')
+        """
+        if self.p_value is None:
+            return self.note
+        return "<0.001" if self.p_value < 0.001 else f"{self.p_value:.3f}"
+
 
 def paired_difference(ours: Mapping[int, float], base: Mapping[int, float]) -> Difference:
     """Compare two groups of runs seed by seed.
@@ -106,12 +116,3 @@ def paired_difference(ours: Mapping[int, float], base: Mapping[int, float]) -> D
 def number(value: float, digits: int = 3, sign: str = "") -> str:
     """Format a number without a negative zero."""
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
-
-
-def probability(p: float) -> str:
-    """Format a p-value.
-
-    >>> probability(0.0494), probability(0.0009)
-    ('0.049', '<0.001')
-    """
-    return "<0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,61 +1,19 @@
-"""Tables: cells with everything they are compared with, as text, Markdown, LaTeX and CSV.
-
-The writers are hand-written: pandas would be a large dependency, and neither pandas nor tabulate
-shortens them, because bold cells, column groups and escaping still need the code below.
-"""
+"""Tables: groups and runs as numbers, then as text, and as plain records for CSV and JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gradmix.runs.statistics import Difference, Summary, number, probability
+from gradmix.errors import UnknownNameError
+from gradmix.runs.comparisons import ACCURACY, Cell, compare
+from gradmix.runs.groups import BY, Group, capability_note, differing
+from gradmix.runs.labels import show_setting
+from gradmix.runs.results import RunResult
+from gradmix.runs.statistics import Difference, number
 
-NAMES = {
-    **{name: name.upper() for name in ("er", "mir", "aser", "gss", "scr", "der", "der++")},
-    **{name: name.upper() for name in ("foster", "memo", "drc")},
-    **{name: name.upper() for name in ("mnist", "cifar-10", "cifar-100")},
-    "gss-stream": "GSS (stream)",
-    "der-expandable": "DER (expandable)",
-    **{name: name.upper() for name in ("er-ace", "a-gem", "ewc", "wa")},
-    **{"bic": "BiC", "gdumb": "GDumb", "lwf": "LwF"},
-    "icarl": "iCaRL",
-    "finetune": "Fine-tuning",
-    "joint": "Joint training",
-    "fashion-mnist": "Fashion-MNIST",
-    "tiny-imagenet": "Tiny ImageNet",
-    "imagenet": "ImageNet",
-    "digits": "Digits",
-}
-"""Names as papers write them. Other names are shown unchanged."""
-
-
-def display(name: str) -> str:
-    """Return the display name of a data set or method.
-
-    >>> display("fashion-mnist"), display("folder:photos")
-    ('Fashion-MNIST', 'folder:photos')
-    """
-    return NAMES.get(name, name)
-
-
-def show_setting(value: Any) -> str:
-    """Return the value of a setting as short text.
-
-    >>> show_setting([5, 5]), show_setting(None), show_setting({"alpha": 0.5})
-    ('5 5', '–', 'alpha=0.5')
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    if isinstance(value, dict):
-        return " ".join(f"{name}={one}" for name, one in value.items()) or "none"
-    return str(value)
+GRADIENTS_ADD = "what gradients add"
 
 
 class TextCell(NamedTuple):
@@ -98,23 +56,15 @@ class TextTable:
         ]
 
 
-# --- cells --------------------------------------------------------------------------------------
-
-GRADIENTS_ADD = "what gradients add"
-
-
-class Cell(NamedTuple):
-    """One quantity: its summary over seeds and what it is compared with."""
-
-    value: Summary | None = None  # None: nothing was run
-    reference: Summary | None = None  # the paper's number
-    difference: Difference | None = None  # to another mix
-    gradients: Difference | None = None  # what gradients add
-    best: bool = False
-
-
 TableRow = tuple[tuple[str, ...], tuple[Cell, ...]]  # labels and cells
-Write = Callable[[Cell], TextCell]
+
+
+class _Shown(NamedTuple):
+    """What the cells of a column are compared with."""
+
+    reference: bool
+    difference: bool
+    gradients: bool
 
 
 @dataclass(frozen=True)
@@ -138,76 +88,80 @@ class Table:
 
     def text(self) -> TextTable:
         """Return all cells as text. A column appears only if a cell has something to show."""
-        parts = [self._parts_of(column) for column in range(len(self.columns))]
-        columns = tuple(title for part in parts for title, _ in part)
-        rows = []
-        for labels, cells in self.rows:
-            filled = [(cell, parts[i % len(parts)]) for i, cell in enumerate(cells)]
-            rows.append((labels, tuple(write(cell) for cell, part in filled for _, write in part)))
-        return TextTable(self.heads, self.groups, columns, tuple(rows), self.caption())
-
-    def _parts_of(self, column: int) -> list[tuple[str, Write]]:
-        """Return the text columns of a column, as titles and functions that fill them."""
-        width, digits = len(self.columns), self.digits
-        cells = [cell for _, row in self.rows for cell in row[column::width]]
-        references = any(cell.reference for cell in cells)
-        title = self.columns[column] or ("ours" if references else "")
-        parts: list[tuple[str, Write]] = [(title, self._value)]
-        if references:
-            parts += [
-                ("paper", lambda c: TextCell(c.reference.text(digits) if c.reference else "–")),
-                ("difference", lambda c: _reference_difference(c, digits)),
-            ]
-        if any(cell.difference for cell in cells):
-            parts += [
-                (
-                    self.against,
-                    lambda c: TextCell(c.difference.text(digits) if c.difference else ""),
+        width = len(self.columns)
+        shown = [_shown([c for _, row in self.rows for c in row[i::width]]) for i in range(width)]
+        columns = tuple(
+            title
+            for name, show in zip(self.columns, shown, strict=True)
+            for title in self._titles(name, show)
+        )
+        rows = tuple(
+            (
+                labels,
+                tuple(
+                    text
+                    for place, cell in enumerate(cells)
+                    for text in self._texts(cell, shown[place % width])
                 ),
-                ("p", lambda c: TextCell(_probability(c.difference))),
-            ]
-        if any(cell.gradients for cell in cells):
-            parts.append((GRADIENTS_ADD, lambda c: _gradients_add(c, digits)))
-        return parts
+            )
+            for labels, cells in self.rows
+        )
+        return TextTable(self.heads, self.groups, columns, rows, self.caption())
 
-    def _value(self, cell: Cell) -> TextCell:
-        if cell.value is None:
-            return TextCell("–")
-        text = cell.value.text(self.digits)
-        if self.seeds_in_cells and len(self.seed_counts) > 1:
-            text += f" ({cell.value.n})"
-        return TextCell(text, cell.best)
+    def _titles(self, name: str, show: _Shown) -> list[str]:
+        return [
+            name or ("ours" if show.reference else ""),
+            *(("paper", "difference") if show.reference else ()),
+            *((self.against, "p") if show.difference else ()),
+            *((GRADIENTS_ADD,) if show.gradients else ()),
+        ]
+
+    def _texts(self, cell: Cell, show: _Shown) -> list[TextCell]:
+        """Return the texts under `_titles`."""
+        value, reference, difference, gradients, best = cell
+        text = "–" if value is None else value.text(self.digits)
+        if value is not None and self.seeds_in_cells and len(self.seed_counts) > 1:
+            text += f" ({value.n})"
+        texts = [TextCell(text, best)]
+        if show.reference:
+            paper = TextCell("–" if reference is None else reference.text(self.digits))
+            texts += [paper, _reference_difference(cell, self.digits)]
+        if show.difference:
+            found = difference or Difference()
+            texts += [TextCell(found.text(self.digits)), TextCell(found.probability())]
+        if show.gradients:
+            texts.append(TextCell("" if gradients is None else gradients.interval(self.digits)))
+        return texts
 
     def caption(self) -> str:
         """Return one line that says what the numbers are."""
         cells = [cell for _, row in self.rows for cell in row]
         deviations = any(cell.value and cell.value.std is not None for cell in cells)
-        several = self.seed_counts != {1}
-        what = "mean ± standard deviation" if deviations else "mean"
-        sentences = [f"{self.title}: {what}" if several else self.title]
-        sentences[0] = f"{sentences[0]} {self._over_seeds()}"
-        sentences += ["best in bold"] if any(cell.best for cell in cells) else []
-        if any(cell.difference for cell in cells):
-            sentences.append(
-                f"{self.against}: paired difference over common seeds; p: paired t-test"
-            )
-        controls = {cell.gradients.base for cell in cells if cell.gradients and cell.gradients.base}
-        sentences += [_control_note(sorted(controls))] if controls else []
-        sentences += [self.note] if self.note else []
-        return "; ".join(sentences)
-
-    def _over_seeds(self) -> str:
         counts = self.seed_counts
+        seeds = "of one seed" if counts == {1} else f"over {next(iter(counts), 0)} seeds"
         if len(counts) > 1:
-            return "over seeds" + (" (their number in brackets)" if self.seeds_in_cells else "")
-        return "of one seed" if counts == {1} else f"over {next(iter(counts), 0)} seeds"
+            seeds = "over seeds" + (" (their number in brackets)" if self.seeds_in_cells else "")
+        what = "mean ± standard deviation" if deviations else "mean"
+        parts = [f"{self.title} {seeds}" if counts == {1} else f"{self.title}: {what} {seeds}"]
+        if any(cell.best for cell in cells):
+            parts.append("best in bold")
+        if any(cell.difference for cell in cells):
+            parts.append(f"{self.against}: paired difference over common seeds; p: paired t-test")
+        controls = {cell.gradients.base for cell in cells if cell.gradients} - {""}
+        if controls:
+            parts.append(
+                f"{GRADIENTS_ADD}: paired difference, with its 95% interval, to the best "
+                "gradient-free control with the same labels, α and τ that was run "
+                f"({', '.join(sorted(controls))})"
+            )
+        return "; ".join([*parts, self.note] if self.note else parts)
 
 
-def _control_note(controls: Sequence[str]) -> str:
-    """Explain the column "what gradients add"."""
-    return (
-        f"{GRADIENTS_ADD}: paired difference, with its 95% interval, to the best gradient-free "
-        f"control with the same labels, α and τ that was run ({', '.join(controls)})"
+def _shown(cells: Sequence[Cell]) -> _Shown:
+    return _Shown(
+        any(cell.reference for cell in cells),
+        any(cell.difference for cell in cells),
+        any(cell.gradients for cell in cells),
     )
 
 
@@ -223,73 +177,120 @@ def _reference_difference(cell: Cell, digits: int) -> TextCell:
     return TextCell(number(difference, digits, "+"), kind=kind)
 
 
-def _gradients_add(cell: Cell, digits: int) -> TextCell:
-    return TextCell("" if cell.gradients is None else cell.gradients.interval(digits))
+# --- groups and runs ----------------------------------------------------------------------------
 
 
-def _probability(difference: Difference | None) -> str:
-    if difference is None:
-        return ""
-    return difference.note if difference.p_value is None else probability(difference.p_value)
+def comparison_table(
+    groups: Sequence[Group],
+    metrics: Sequence[str] = (ACCURACY,),
+    against: str | None = None,
+    across: str = "data",
+) -> Table:
+    """Compare groups of results.
+
+    Args:
+        groups: Groups of `group_results`. Their keys become the labels of the rows.
+        metrics: Names of metrics, one column each.
+        against: A mix, a method, or name=value. Adds the paired difference to the group with this
+            value, and its p-value.
+        across: The setting whose values become column groups.
+    """
+    results = [result for group in groups for result in group.results]
+    _check_metrics(results, metrics)
+    heads = tuple(name for name in (groups[0].key if groups else ()) if name != across)
+    titles = tuple(dict.fromkeys(show_setting(group.key.get(across, "")) for group in groups))
+    rows: dict[tuple[str, ...], dict[str, list[Cell]]] = {}
+    for group in groups:
+        row = rows.setdefault(tuple(show_setting(group.key[name]) for name in heads), {})
+        cells = [compare(group, groups, metric, against) for metric in metrics]
+        row[show_setting(group.key.get(across, ""))] = cells
+    blank = [Cell()] * len(metrics)
+    names = tuple(metric.replace("_", " ") for metric in metrics)
+    return Table(
+        heads,
+        titles,
+        names,
+        tuple((k, tuple(c for t in titles for c in row.get(t, blank))) for k, row in rows.items()),
+        ", ".join(names),
+        against=f"Δ {against}",
+        note=capability_note(results),
+    )
 
 
-# --- writers ------------------------------------------------------------------------------------
+def _check_metrics(results: Sequence[RunResult], metrics: Sequence[str]) -> None:
+    known = {name for result in results for name in result.metrics}
+    for metric in metrics:
+        if results and metric not in known:
+            raise UnknownNameError("metric", metric, known)
 
 
-def to_markdown(table: TextTable) -> str:
-    """Write a table as GitHub Markdown with its caption below."""
+def runs_table(
+    results: Sequence[RunResult],
+    metrics: Sequence[str],
+    digits: int = 3,
+    settings: Sequence[str] | None = None,
+) -> TextTable:
+    """Show every run with some settings (default: those that differ), its metrics and its time."""
+    _check_metrics(results, metrics)
+    heads = (*BY, *differing(results, BY), "seed") if settings is None else tuple(settings)
 
-    def line(texts: Iterable[str]) -> str:
-        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+    def text(value: float | None, digits: int) -> TextCell:
+        return TextCell("–" if value is None else number(value, digits))
 
-    lines = [line([*table.heads, *table.titles])]
-    lines.append("|" + "---|" * len(table.heads) + "---:|" * len(table.titles))
-    for labels, cells in table.rows:
-        texts = [f"**{cell.text}**" if cell.bold else cell.text for cell in cells]
-        lines.append(line([*labels, *texts]))
-    return "\n".join([*lines, "", table.caption[:1].upper() + table.caption[1:] + ".", ""])
-
-
-LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "Δ": r"$\Delta$", "×": r"$\times$", "λ": r"$\lambda$", "–": "--", "<": "$<$",
-}  # fmt: skip
-
-
-def to_latex(table: TextTable) -> str:
-    """Write a table as a LaTeX tabular with booktabs rules and its caption as a comment."""
-
-    def safe(text: str) -> str:
-        text = "".join(LATEX.get(letter, letter) for letter in text)
-        return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
-
-    def line(texts: Iterable[str]) -> str:
-        return " & ".join(texts) + r" \\"
-
-    columns = "l" * len(table.heads) + "r" * len(table.titles)
-    lines = [f"% {table.caption}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    heads, width = [safe(name) for name in table.heads], len(table.columns)
-    if width > 1 and any(table.groups):
-        above = [rf"\multicolumn{{{width}}}{{c}}{{{safe(title)}}}" for title in table.groups]
-        lines.append(line([*[""] * len(heads), *above]))
-        lines.append(line([*heads, *map(safe, table.columns * len(table.groups))]))
-    else:
-        lines.append(line([*heads, *map(safe, table.titles)]))
-    lines.append(r"\midrule")
-    for labels, cells in table.rows:
-        texts = (rf"\textbf{{{safe(c.text)}}}" if c.bold else safe(c.text) for c in cells)
-        lines.append(line([*map(safe, labels), *texts]))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    rows = tuple(
+        (
+            tuple(show_setting(result.config.get(name)) for name in heads),
+            (
+                *(text(result.metrics.get(metric), digits) for metric in metrics),
+                text(result.seconds.get("total"), 1),
+            ),
+        )
+        for result in results
+    )
+    columns = (*(metric.replace("_", " ") for metric in metrics), "seconds")
+    notes = filter(None, [f"{len(rows)} runs", capability_note(results)])
+    return TextTable(heads, ("",), columns, rows, "; ".join(notes))
 
 
-def to_csv(records: Sequence[Mapping[str, Any]]) -> str:
-    """Write records as CSV with a header. Missing values are empty."""
-    names = list(dict.fromkeys(name for record in records for name in record))
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(names)
-    for record in records:
-        values = [record.get(name) for name in names]
-        writer.writerow(show_setting(v) if isinstance(v, (list, dict)) else v for v in values)
-    return file.getvalue()
+def group_records(
+    groups: Sequence[Group], metrics: Sequence[str] = (ACCURACY,), against: str | None = None
+) -> list[dict[str, Any]]:
+    """Return one record of plain values for every group and metric."""
+    _check_metrics([result for group in groups for result in group.results], metrics)
+    records = []
+    for group in groups:
+        for metric in metrics:
+            value, _, difference, gradients, best = compare(group, groups, metric, against)
+            mean, std = (None, None) if value is None else value[:2]
+            record: dict[str, Any] = {**group.key, "metric": metric, "runs": len(group.results)}
+            record |= {"seeds": group.seeds, "mean": mean, "std": std, "best": best}
+            if difference is not None:
+                record |= {
+                    "against": against,
+                    "common_seeds": len(difference.seeds),
+                    "difference": difference.mean,
+                    "difference_std": difference.std,
+                    "p_value": difference.p_value,
+                    "note": difference.note,
+                }
+            if gradients is not None:
+                record |= {
+                    "gradients_add": gradients.mean,
+                    "gradients_add_low": gradients.low,
+                    "gradients_add_high": gradients.high,
+                }
+            records.append(record)
+    return records
+
+
+def run_records(results: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """Return the settings, metrics and times of every run as plain values."""
+    return [
+        {
+            **result.config,
+            "protocol_version": result.protocol_version,
+            **result.metrics,
+            **{f"seconds_{name}": value for name, value in result.seconds.items()},
+        }
+        for result in results
+    ]
