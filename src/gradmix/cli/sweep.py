@@ -110,7 +110,7 @@ def sweep(
                 retry_failed=retry_failed,
                 skip_impossible=skip_impossible,
                 checkpoint=checkpoint,
-                log=LogTo(tuple(log or ()), log_every),
+                log=LogTo(tuple(log), log_every) if log else None,
                 on_progress=note,
             )
     except KeyboardInterrupt:

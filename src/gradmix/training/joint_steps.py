@@ -22,8 +22,7 @@ def weighted(loss: Tensor, method: Method) -> Tensor:
 
     The sum over all ranks is then the mean over the batch, also if it does not divide evenly.
     """
-    ranks = method.ranks
-    return loss if ranks.alone else loss * ranks.share(method.step_rows)
+    return loss * method.ranks.share(method.step_rows)
 
 
 @torch.no_grad()
@@ -57,8 +56,6 @@ def check_ranks(method: Method) -> None:
         InputError: If there are fewer rows than ranks.
         RankError: If the ranks differ.
     """
-    if method.ranks.alone:
-        return
     _check_rows(method)
     weights = [p for network in method.networks().values() for p in network.parameters()]
     memory, streams = method.memory.y, method.streams.state_dict()

@@ -196,12 +196,14 @@ class Training:
         randomness = self._randomness()
         if at.step:  # resumed in the middle of an epoch
             self._read_ahead()
-            check_ranks(method)
+            if not method.ranks.alone:
+                check_ranks(method)
         while at.epoch < stage.epochs:
             if at.step == 0:
                 self._begin_epoch(steps, batch_size)
                 self._read_ahead()
-                check_ranks(method)
+                if not method.ranks.alone:
+                    check_ranks(method)
             rates = method.learning_rates(at.epoch, steps)
             while at.step < steps:
                 row = self._next_batch()
@@ -304,7 +306,8 @@ class Training:
                 for task in self._tasks
             ]
             result.correct[name], result.task_aware[name] = torch.stack(counts, dim=1)
-        ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
+        if not ranks.alone:
+            ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
         self.seconds.evaluate += perf_counter() - started
         return result
 
