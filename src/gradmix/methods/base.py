@@ -195,12 +195,12 @@ class Method(ABC):
             )
 
     @classmethod
-    def check_adjustment(cls, tau: float) -> None:
+    def check_adjustment(cls, adjustment: float) -> None:
         """Raise InputError for logit adjustment if the loss has no softmax."""
-        if tau and not cls.softmax:
+        if adjustment and not cls.softmax:
             raise InputError(
-                f"logit_adjustment is {tau}, which is for softmax outputs, and {cls.__name__} "
-                "trains each output by itself; give 0, or another method, such as er"
+                f"logit_adjustment is {adjustment}, which is for softmax outputs, and "
+                f"{cls.__name__} trains each output alone; give 0, or another method, such as er"
             )
 
     @classmethod
@@ -267,8 +267,13 @@ class Method(ABC):
 
     @property
     def replay_size(self) -> int:
-        """How many samples a step replays: as set, or the whole memory if it is smaller."""
-        return min(self.settings.replay_batch_size, len(self.memory))
+        """How many samples a step replays: as set, or all stored samples if there are fewer."""
+        return min(self.settings.replay_batch_size, self.num_replayable)
+
+    @property
+    def num_replayable(self) -> int:
+        """How many stored samples a step may replay."""
+        return len(self.memory)
 
     def epoch_samples(self) -> int:
         """Return how many samples an epoch covers, counted from the start of the pool."""

@@ -147,7 +147,8 @@ class Mixer:
                 partner_rows = torch.where(replaced, drawn, index.gather(1, rows))
                 both = torch.cat([index, partner_rows], dim=1)
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
-        shares = SHARES[recipe.labels](y, partner_y, lam, self._index.counts, recipe.tau)
+        rule, threshold = recipe.label_rule
+        shares = SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
         return Plan(y, index, draws, partner_y, shares, both)
 
     # --- mixing -----------------------------------------------------------------------------

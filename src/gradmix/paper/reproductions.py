@@ -261,8 +261,7 @@ def configs_of(line: Line, data: str, seeds: Sequence[int], scale: str = "full")
     partners = settings.pop("partners", "gradient")
     if partners == "gradient-keep-original":
         assert usual.recipe is not None
-        settings |= {"mix": f"{partners}:linear:remix", "tau": usual.recipe.tau}
-        settings |= {"tables": usual.recipe.tables}
+        settings |= {"mix": f"{partners}:linear:remix", **usual.recipe.own_settings}
     if settings.get("alpha") == _own_alpha(data, settings["mix"]):
         del settings["alpha"]  # the default gives the same run
     if scale == "small":
