@@ -213,7 +213,7 @@ def _load(kind: str, point: EntryPoint) -> None:
 
 def explain(error: UnknownNameError) -> UnknownNameError:
     """Return an error about an unknown name with a hint that it may be a missing plugin."""
-    kind = str(error.kind).replace("data set", "dataset")
+    kind = {"data set": "dataset", "network": "model"}.get(error.kind, error.kind)
     if kind in TABLES and HINT not in str(error):
         broken = _broken.get((kind, str(error.name)))
         hint = f"the plugin cannot be loaded: {broken}" if broken else HINT

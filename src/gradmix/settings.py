@@ -50,6 +50,7 @@ class ExperimentSettings(Settings):
         "none", "Layers of a pretrained network that train: none, last (the last blocks) or all."
     )
     weights: Text | None = setting(None, "File with weights of the network to start from.")
+    weights_version: Text = setting("", "Digest of the file of weights, found by `config_for`.")
     options: Options = setting(
         (), "Settings of the method itself, such as alpha=0.3.", flags=["--option"]
     )

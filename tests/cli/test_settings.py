@@ -13,7 +13,9 @@ from gradmix.settings import RunSettings
 
 
 def test_every_setting_is_an_option():
-    assert RunSettings.model_fields.keys() - OPTIONS.keys() == {"data", "data_version", "seed"}
+    assert RunSettings.model_fields.keys() - OPTIONS.keys() == {
+        *("data", "data_version", "seed", "weights_version")
+    }
 
 
 def parse(*args):

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gradmix._setting_types import seed_range
 from gradmix.cli.settings import (
+    TEXTS,
     Again,
     Checkpoint,
     Controls,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 @with_settings
 def run(
-    data: Annotated[list[str], typer.Option(help="Data sets; see `gradmix list`.")],
+    data: Annotated[list[str], typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")],
     seeds: Seeds = None,
     imports: Imports = None,
     controls: Controls = False,
@@ -83,7 +84,7 @@ def run(
 
     configs, _ = chosen_runs(data, seeds, settings, imports=imports, controls=controls)
     store = ResultStore(out)
-    logs = LogTo(tuple(log or ()), log_every)
+    logs = LogTo(tuple(log), log_every) if log else None
     if devices == nodes == 1:
         results, finished = run_all(configs, store, again=again, checkpoint=checkpoint, log=logs)
     else:
@@ -150,7 +151,7 @@ def _run_together(
     *,
     again: bool,
     checkpoint: bool,
-    log: LogTo,
+    log: LogTo | None,
 ) -> tuple[list[RunResult], bool]:
     """Do as `run_all` does, on several devices; ranks other than 0 show nothing and exit."""
     from gradmix.runs.together import follow_runs, one_device
