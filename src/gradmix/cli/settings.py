@@ -92,7 +92,7 @@ Logs = Annotated[
     ),
 ]
 LogEvery = Annotated[
-    int | None, typer.Option(min=1, help="With --log: also log the loss of every so many steps.")
+    int | None, typer.Option(min=1, help="With --log: steps between logged losses.")
 ]
 Checkpoint = Annotated[
     bool, typer.Option(help="Save checkpoints, and resume stopped runs from them.")

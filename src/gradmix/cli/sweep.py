@@ -55,9 +55,7 @@ def sweep(
     out: Out = "runs",
     again: Again = False,
     retry_failed: RetryFailed = False,
-    skip_impossible: Annotated[
-        bool, typer.Option(help="Skip combinations that are not possible.")
-    ] = False,
+    skip_impossible: Annotated[bool, typer.Option(help="Skip impossible combinations.")] = False,
     checkpoint: Checkpoint = True,
     log: Logs = None,
     log_every: LogEvery = None,

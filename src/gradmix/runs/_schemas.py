@@ -281,7 +281,7 @@ def check_metrics(
         name: The field, for the message.
         metrics: The metrics in the file.
         accuracy: The accuracy matrix, (tasks, tasks).
-        initial: The accuracies before training; None leaves out the forward transfer.
+        initial: The accuracies before training; None skips the forward transfer.
     """
     keys = [key for key in OWN_METRICS if key != "forward_transfer" or initial is not None]
     check_derived(name, metrics, {key: METRICS[key](accuracy, initial or ()) for key in keys})

@@ -238,7 +238,7 @@ class ResultStore:
         """Return the failed runs in the order of their names, and the invalid files."""
         return _read_each(self._failed("").glob("[!.]*.json"), _load_failure)
 
-    # --- running ones -----------------------------------------------------------------------
+    # --- runs in progress -------------------------------------------------------------------
 
     def _running(self, config: RunConfig) -> Path:
         return self.path / "running" / self.path_of(config).stem
