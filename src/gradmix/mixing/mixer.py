@@ -15,7 +15,6 @@ from gradmix.criterion.pair_tables import Pairs
 from gradmix.data.pool import ALL, ClassIndex, Rows
 from gradmix.errors import InputError
 from gradmix.mixing import blends
-from gradmix.mixing.labels import SHARES
 from gradmix.mixing.partners import DRAW, Request
 from gradmix.mixing.plan import Draws, Place, check_draws, check_rows
 from gradmix.mixing.plan import Plan as Plan
@@ -148,7 +147,7 @@ class Mixer:
                 both = torch.cat([index, partner_rows], dim=1)
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
         rule, threshold = recipe.label_rule
-        shares = SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
+        shares = blends.SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
         return Plan(y, index, draws, partner_y, shares, both)
 
     # --- mixing -----------------------------------------------------------------------------
