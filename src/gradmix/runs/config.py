@@ -187,8 +187,8 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
         given = {name: value for name, value in overrides.items() if value is not None}
         if "data_version" not in given:
             given["data_version"] = dataset_version(data)
-        if "weights_version" not in given:
-            given["weights_version"] = weights_version(str(given.get("weights", "")))
+        if "weights" in given and "weights_version" not in given:
+            given["weights_version"] = weights_version(str(given["weights"]))
         return RunConfig(data=data, **_with_defaults(data, given))
     except UnknownNameError as error:
         raise explain(error) from None
@@ -244,10 +244,9 @@ def expand(
     for grid in grids:
         for settings in _combinations(grid):
             name = _combination(grid, settings)
-            versions = {
-                "data_version": of_data(str(settings["data"])),
-                "weights_version": of_weights(str(settings.get("weights", ""))),
-            }
+            versions = {"data_version": of_data(str(settings["data"]))}
+            if "weights" in settings:
+                versions["weights_version"] = of_weights(str(settings["weights"]))
             try:
                 configs[config_for(**{**versions, **settings})] = None
             except UnknownNameError as error:
