@@ -61,7 +61,7 @@ def test_several_values_except_for_settings_that_are_lists():
 def test_every_option_is_explained():
     app = typer.Typer()
     app.command()(with_settings(lambda **settings: None))
-    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "300"}).output
+    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "400"}).output
     for name, setting in OPTIONS.items():
         for flag in setting.flags or [f"--{name.replace('_', '-')}"]:
             assert re.search(rf"{flag}[ ,]", text)
