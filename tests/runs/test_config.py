@@ -9,7 +9,7 @@ from gradmix.runs import config as configs
 from gradmix.runs.config import RunConfig, config_for, controls_of, expand
 from gradmix.runs.groups import is_control
 from gradmix.runs.results import result_name
-from gradmix.settings import PRESETS
+from gradmix.settings import PRESETS, TrainingSettings
 
 
 def test_every_data_set_has_a_protocol():
@@ -61,7 +61,7 @@ def test_the_paper_s_protocol(data, validation):
 def test_none_leaves_a_field_and_a_value_changes_it():
     c = config_for("mnist", epochs=None, lr=0.5)
     assert (c.epochs, c.lr) == (20, 0.5)
-    assert c.settings.lr == 0.5
+    assert c.part(TrainingSettings).lr == 0.5
 
 
 def test_a_total_replaces_the_number_per_class():

@@ -161,11 +161,12 @@ def _run_together(
     **how: Any,
 ) -> tuple[list[RunResult], bool]:
     """Do as `run_all` does, on several devices; ranks other than 0 show nothing and exit."""
+    from gradmix.plugins import registered
     from gradmix.runs.together import follow_runs, one_device
     from gradmix.training.launch import open_job
 
     device, precision = one_device(configs)
-    follow = follow_runs(configs, store if checkpoint else None)
+    follow = partial(follow_runs, registered(), configs, store if checkpoint else None)
     results: list[RunResult] = []
     finished, first = False, True
     with suppress(KeyboardInterrupt), open_job(device, precision, wanted, follow) as job:

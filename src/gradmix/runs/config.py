@@ -30,7 +30,6 @@ from gradmix.settings import (
     CriterionSettings,
     MixSettings,
     RunSettings,
-    TrainingSettings,
     check,
 )
 
@@ -128,11 +127,6 @@ class RunConfig(RunSettings):
     def frozen(self) -> bool:
         """Whether the network is a frozen backbone, whose embeddings are the samples."""
         return self.pretrained and self.finetune == "none"
-
-    @property
-    def settings(self) -> TrainingSettings:
-        """The settings that a method needs for training."""
-        return self.part(TrainingSettings)
 
     def with_changes(self, **changes: Any) -> RunConfig:
         """Return a configuration with some settings changed.

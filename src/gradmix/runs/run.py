@@ -27,7 +27,7 @@ from gradmix.runs.backbones import OnPhoto, embed_benchmark, embed_dataset, fine
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunRecord, RunResult, protocol_version, result_name
 from gradmix.runs.store import FailedRun, ResultStore, RunLock, RunProgress
-from gradmix.settings import CriterionSettings, StreamSettings, task_scenario
+from gradmix.settings import CriterionSettings, StreamSettings, TrainingSettings, task_scenario
 from gradmix.training.build import Design, NetworkFactory, make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.joint_steps import check_resumed
@@ -256,7 +256,7 @@ def build_method(
     design = Design(
         config.method,
         config.recipe,
-        config.settings,
+        config.part(TrainingSettings),
         config.options,
         config.exemplars_per_class,
         config.memory_total,
