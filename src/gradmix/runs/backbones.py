@@ -105,6 +105,7 @@ def fine_tuned_network(config: RunConfig, shape: Sequence[int], outputs: int) ->
     """
     _check_photos(shape, config.model)
     backbone, layers = load_pretrained(config.model, weights=config.weights), config.finetune
+    assert layers != "none"
     return lambda generator: fine_tune(backbone, outputs, layers, generator=generator)
 
 
