@@ -83,6 +83,25 @@ def test_embedding_tells_how_many_photos_are_done(config, monkeypatch):
     assert len(seen) == 5  # kept
 
 
+def test_changed_photos_and_weights_take_effect_in_the_same_process(config, folder, tmp_path):
+    copy, weights = tmp_path / "photos", tmp_path / "weights.safetensors"
+    shutil.copytree(folder, copy)
+    shutil.copy(folder / "weights.safetensors", weights)
+
+    def first_sample():
+        frozen = config(data=f"folder:{copy}@8", weights=str(weights), mix="none", method="ridge")
+        return prepare_run(frozen).benchmark.tasks[0].train.x[0]
+
+    before = first_sample()
+    assert torch.equal(first_sample(), before)
+    torch.manual_seed(1)
+    save_file(EfficientNetLite0().state_dict(), weights)
+    other_weights = first_sample()
+    assert not torch.equal(other_weights, before)
+    shutil.copyfile(copy / "train" / "red" / "0.png", copy / "train" / "blue" / "0.png")
+    assert not torch.equal(first_sample(), other_weights)
+
+
 def test_unreadable_photos_are_skipped_if_asked(config, folder, tmp_path):
     copy = tmp_path / "photos"
     shutil.copytree(folder, copy)

@@ -218,11 +218,20 @@ def prepare(config: RunConfig, benchmark: Benchmark, job: Job | None = None) -> 
         )
 
 
+def _load(name: str, version: str, skip_unreadable: bool) -> DataSet:
+    """Return a data set; `version` tells an image folder from its earlier content."""
+    return load_dataset(name, skip_unreadable=skip_unreadable)
+
+
+kept_dataset = lru_cache(maxsize=1)(_load)
+"""`_load`, with the last data set kept in memory."""
+
+
 def load_benchmark(
     config: RunConfig,
     *,
     on_photo: OnPhoto | None = None,
-    load: Callable[..., DataSet] = load_dataset,
+    load: Callable[[str, str, bool], DataSet] = _load,
     ranks: Ranks = ALONE,
 ) -> Benchmark:
     """Return the data set of a configuration, split into tasks.
@@ -236,7 +245,7 @@ def load_benchmark(
     Raises:
         InputError: If the memory or the tasks do not fit the data set.
     """
-    data = load(config.data, skip_unreadable=config.skip_unreadable == "yes")
+    data = load(config.data, config.data_version, config.skip_unreadable == "yes")
     if config.frozen:
         data = embed_dataset(data, config, on_photo, ranks)
     data = data.hold_out(config.validation)
@@ -286,10 +295,6 @@ def new_network(
     if config.weights is not None:
         load_backbone(network, config.weights)
     return network
-
-
-kept_dataset = lru_cache(maxsize=1)(load_dataset)
-"""`load_dataset`, with the last data set kept in memory."""
 
 
 def prepare_run(
