@@ -206,6 +206,6 @@ def test_parameters_of_a_classifier_are_checked_by_the_same_declarations(name, v
 
 
 def test_a_long_value_is_shortened_in_the_message():
-    with pytest.raises(InputError, match="unknown schedule .*….*known are constant") as caught:
+    with pytest.raises(InputError, match=r"unknown schedule .*….*known are constant") as caught:
         check("schedule", ["x" * 500])
     assert len(str(caught.value)) < 300
