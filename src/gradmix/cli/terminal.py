@@ -91,7 +91,7 @@ def follow(
     from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
     name = run_label(config)
-    bar = progress.add_task(name, total=None, status="loading data")
+    bar = progress.add_task(name, total=None, status="starting")
     shown = 0.0
     last_loss = ""
 
