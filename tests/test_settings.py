@@ -203,3 +203,9 @@ def test_a_classifier_may_leave_settings_to_the_data():
 def test_parameters_of_a_classifier_are_checked_by_the_same_declarations(name, value, message):
     with pytest.raises(InputError, match=message):
         check_classifier({name: value})
+
+
+def test_a_long_value_is_shortened_in_the_message():
+    with pytest.raises(InputError, match=r"unknown schedule .*….*known are constant") as caught:
+        check("schedule", ["x" * 500])
+    assert len(str(caught.value)) < 300

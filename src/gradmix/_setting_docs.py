@@ -27,6 +27,7 @@ class Description(NamedTuple):
     name: str
     kind: str  # of one value: integer, number, boolean, string or any
     is_list: bool  # whether the setting itself has several values
+    choices: list[str]  # the values, if they are names
     allowed: str  # values, in words
     default: Any
     help: str
@@ -55,8 +56,9 @@ def _description(name: str, schema: dict[str, Any]) -> Description:
     first, *others = schema.get("anyOf", [schema])
     one = first.get("items", first)
     kind = one.get("type", "any") if name != "options" else "string"
-    if "enum" in one:
-        allowed = " or ".join(one["enum"])
+    choices = one.get("enum", [])
+    if choices:
+        allowed = " or ".join(choices)
     else:
         bounds = [
             f"{sign} {one[key]:g}" for key, sign in _BOUNDS.items() if one.get(key, MOST) < MOST
@@ -67,7 +69,8 @@ def _description(name: str, schema: dict[str, Any]) -> Description:
     if {"type": "null"} in others:
         allowed += " or None"
     declared = (schema[key] for key in ("description", "source", "flags"))
-    return Description(name, kind, "items" in first, allowed, schema.get("default", ""), *declared)
+    default = schema.get("default", "")
+    return Description(name, kind, "items" in first, choices, allowed, default, *declared)
 
 
 _WORDS = {"string": "text", "boolean": "True or False"}

@@ -185,7 +185,9 @@ def input_error(
         choices = [
             part.strip("'") for part in context["expected"].replace(" or ", ", ").split(", ")
         ]
-        return UnknownNameError(name, given[name], choices)
+        shown = _shown(given[name])
+        value = shown if shown.endswith("…") else given[name]  # messages stay short
+        return UnknownNameError(name, value, choices)
     bounds = {
         key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()
     }

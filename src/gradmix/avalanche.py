@@ -34,7 +34,7 @@ class GradMixPlugin:
 
     Example:
         strategy = Replay(model=model, optimizer=optimizer, criterion=nn.CrossEntropyLoss(),
-                          mem_size=320, plugins=[GradMixPlugin(GradMix(tau=0.75))])
+                          mem_size=320, plugins=[GradMixPlugin()])
     """
 
     def __init__(self, mixer: GradMix | None = None) -> None:

@@ -20,8 +20,7 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.loggers import LOGGERS
 from gradmix.methods import METHODS, Method, MethodInfo
 from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
-from gradmix.mixing.blends import BLEND
-from gradmix.mixing.labels import SHARES
+from gradmix.mixing.blends import BLEND, SHARES
 from gradmix.mixing.partners import DRAW
 from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
 from gradmix.models import MODELS, ModelInfo
@@ -93,7 +92,7 @@ def register(
     - partners: a function of a `Request` that returns `Partners`; it needs pair tables if its name
       begins with "gradient"
     - blend: a function (x, partners, lam) that returns the mixed inputs
-    - labels: a function like `gradmix.mixing.labels.remix` that returns label shares
+    - labels: a function like `gradmix.mixing.blends.remix` that returns label shares
     - model: a function (input_shape, outputs) that returns a `Network`
     - dataset: a function that returns a `DataSet`; `defaults` are its settings
     - metric: a function (matrix, initial) of accuracies that returns a number
@@ -213,7 +212,7 @@ def _load(kind: str, point: EntryPoint) -> None:
 
 def explain(error: UnknownNameError) -> UnknownNameError:
     """Return an error about an unknown name with a hint that it may be a missing plugin."""
-    kind = str(error.kind).replace("data set", "dataset")
+    kind = {"data set": "dataset", "network": "model"}.get(error.kind, error.kind)
     if kind in TABLES and HINT not in str(error):
         broken = _broken.get((kind, str(error.name)))
         hint = f"the plugin cannot be loaded: {broken}" if broken else HINT

@@ -39,10 +39,10 @@ class ExperimentSettings(Settings):
     data: Text = setting(..., "Data set; see `gradmix list`.")
     method: Text = setting("er", "Basis method; see `gradmix list`.", PAPER)
     data_version: Text = setting(
-        "", "Digest of an image folder, found by `config_for`: names, sizes and times of its files."
+        "", "Digest of the files of an image folder; `config_for` computes it."
     )
     skip_unreadable: Literal["yes", "no"] = setting(
-        "no", "Skip photos that cannot be read, instead of refusing the run."
+        "no", "Skip photos that cannot be read, instead of raising an error."
     )
     seed: Seed = setting(0, "Seed of weights, batches, memory and mixing.", ge=0)
     model: Text = setting("mlp", "Network; see `gradmix list`.", PAPER)
@@ -50,6 +50,7 @@ class ExperimentSettings(Settings):
         "none", "Layers of a pretrained network that train: none, last (the last blocks) or all."
     )
     weights: Text | None = setting(None, "File with weights of the network to start from.")
+    weights_version: Text = setting("", "Digest of the file of weights; `config_for` computes it.")
     options: Options = setting(
         (), "Settings of the method itself, such as alpha=0.3.", flags=["--option"]
     )
@@ -230,7 +231,7 @@ class CriterionSettings(Settings):
         "auto", "Search for class pairs; auto: exact unless there are many classes."
     )
     criterion_block: Whole | None = setting(
-        None, "Numbers that the criterion computes at once; limits its memory.", ge=1
+        None, "How many numbers the criterion computes at once; limits its memory.", ge=1
     )
 
     @property
@@ -254,10 +255,10 @@ class MachineSettings(Settings):
     )
     analyses: Names = setting((), "Measurements during the run; see `gradmix list`.", PAPER)
     evaluate_every_steps: Whole | None = setting(
-        None, "Also evaluate after every so many steps of the run.", ge=1
+        None, "Steps between additional evaluations during the run.", ge=1
     )
     evaluate_every_epochs: Whole | None = setting(
-        None, "Also evaluate after every so many epochs of a task.", ge=1
+        None, "Epochs of a task between additional evaluations.", ge=1
     )
 
 
@@ -340,7 +341,7 @@ class ClassifierSettings(Settings):
         "Mean per column, or per channel of images for bytes, 0 to 255; None: computed from the "
         "first data.",
     )
-    std: Any = setting(None, "Standard deviation, likewise.")
+    std: Any = setting(None, "Standard deviation, like mean.")
     early_stopping: bool = setting(False, "Stop when the validation accuracy stops improving.")
     patience: Whole = setting(5, "Epochs without improvement before an early stop.", ge=1)
     validation_fraction: Number = setting(

@@ -8,12 +8,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradmix.cli.settings import OPTIONS, ManyValues, chosen, help_of, with_settings
+from gradmix.cli.settings import OPTIONS, ManyValues, chosen, help_of, option, with_settings
 from gradmix.settings import RunSettings
 
 
 def test_every_setting_is_an_option():
-    assert RunSettings.model_fields.keys() - OPTIONS.keys() == {"data", "data_version", "seed"}
+    assert RunSettings.model_fields.keys() - OPTIONS.keys() == {
+        *("data", "data_version", "seed", "weights_version")
+    }
 
 
 def parse(*args):
@@ -59,7 +61,7 @@ def test_several_values_except_for_settings_that_are_lists():
 def test_every_option_is_explained():
     app = typer.Typer()
     app.command()(with_settings(lambda **settings: None))
-    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "300"}).output
+    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "400"}).output
     for name, setting in OPTIONS.items():
         for flag in setting.flags or [f"--{name.replace('_', '-')}"]:
             assert re.search(rf"{flag}[ ,]", text)
@@ -80,3 +82,15 @@ def test_settings_need_no_torch():
     code = "import sys, gradmix.settings, gradmix.cli.settings; "
     check = "assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code + check], check=True)
+
+
+def test_help_names_the_type_of_a_value_and_the_possible_values():
+    def annotation(name, **more):
+        about = option(name, OPTIONS[name], help_of(OPTIONS[name]), **more).annotation
+        return about.__metadata__[0]
+
+    assert annotation("mix", many=True).metavar == "TEXT ..."
+    assert annotation("lr", many=True).metavar == "NUMBER ..."
+    assert annotation("epochs").metavar == "INTEGER"
+    assert "Values: steps, constant, cosine, one-cycle. Default:" in annotation("schedule").help
+    assert "Values" not in annotation("finetune").help  # its text has them

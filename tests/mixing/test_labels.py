@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmix.mixing import RECIPES
-from gradmix.mixing.labels import KAPPA, remix
+from gradmix.mixing.blends import KAPPA, remix
 from gradmix.mixing.mixer import soft_targets
 
 COUNTS = torch.tensor([30, 10, 11, 0, 300])

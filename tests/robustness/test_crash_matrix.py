@@ -90,5 +90,5 @@ def test_the_server_survives_a_failed_case(train_in_child: Any) -> None:
     bad = Case("no such model", 8, 1, 1)
     (found,) = failures(train_in_child, [bad])
     assert "exit status 1" in found
-    assert "unknown model" in found
+    assert "unknown network" in found
     assert not failures(train_in_child, SAMPLE[:1])

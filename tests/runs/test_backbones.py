@@ -13,9 +13,9 @@ from gradmix.errors import CorruptFileError, DataWarning, InputError
 from gradmix.models import MODELS, build_empty_model, build_model
 from gradmix.models.efficientnet_lite import EfficientNetLite0
 from gradmix.models.pretrained import load_pretrained
-from gradmix.runs.backbones import network_of
+from gradmix.runs.backbones import fine_tuned_network
 from gradmix.runs.config import config_for
-from gradmix.runs.run import load_benchmark, prepare, prepare_run, run
+from gradmix.runs.run import load_benchmark, new_network, prepare, prepare_run, run
 from gradmix.training.loop import StepDone
 
 COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}
@@ -83,6 +83,25 @@ def test_embedding_tells_how_many_photos_are_done(config, monkeypatch):
     assert len(seen) == 5  # kept
 
 
+def test_changed_photos_and_weights_take_effect_in_the_same_process(config, folder, tmp_path):
+    copy, weights = tmp_path / "photos", tmp_path / "weights.safetensors"
+    shutil.copytree(folder, copy)
+    shutil.copy(folder / "weights.safetensors", weights)
+
+    def first_sample():
+        frozen = config(data=f"folder:{copy}@8", weights=str(weights), mix="none", method="ridge")
+        return prepare_run(frozen).benchmark.tasks[0].train.x[0]
+
+    before = first_sample()
+    assert torch.equal(first_sample(), before)
+    torch.manual_seed(1)
+    save_file(EfficientNetLite0().state_dict(), weights)
+    other_weights = first_sample()
+    assert not torch.equal(other_weights, before)
+    shutil.copyfile(copy / "train" / "red" / "0.png", copy / "train" / "blue" / "0.png")
+    assert not torch.equal(first_sample(), other_weights)
+
+
 def test_unreadable_photos_are_skipped_if_asked(config, folder, tmp_path):
     copy = tmp_path / "photos"
     shutil.copytree(folder, copy)
@@ -137,7 +156,7 @@ def test_every_network_starts_from_weights_in_both_formats(tmp_path, name, kind)
     path = tmp_path / f"weights.{kind}"
     save_file(tensors, path) if kind == "safetensors" else torch.save(tensors, path)
     config = config_for("cifar-10", model=name, weights=str(path))
-    network = network_of(config, (3, 32, 32), 4)(torch.Generator().manual_seed(0))
+    network = new_network(config, (3, 32, 32), 4, torch.Generator().manual_seed(0))
     loaded = {key for key, t in network.state_dict().items() if bool((t == 1).all())}
     assert {key for key in shapes if not key.startswith("head.")} <= loaded
     assert "head.weight" not in loaded
@@ -155,7 +174,7 @@ def test_weights_for_a_head_alone_are_refused(tmp_path):
     [
         ({"model": "cnn", "finetune": "last"}, "cnn is not pretrained"),
         ({"model": "efficientnet-lite0", "transforms": ("flip",)}, "frozen network only once"),
-        ({"model": "resnet19"}, "unknown model 'resnet19'"),
+        ({"model": "resnet19"}, "unknown network 'resnet19'"),
         ({"finetune": "some"}, "unknown finetune 'some'"),
     ],
 )
@@ -166,7 +185,7 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 
 def test_rows_are_no_photos(config):
     with pytest.raises(InputError, match=r"takes photos; the samples have shape \(5,\)"):
-        network_of(config(finetune="all"), (5,), 2)
+        fine_tuned_network(config(finetune="all"), (5,), 2)
 
 
 def test_a_missing_file_is_named(folder):

@@ -5,9 +5,11 @@ import pytest
 from gradmix.data import DATASETS
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing.recipe import RECIPES, parse_recipe
+from gradmix.runs import config as configs
 from gradmix.runs.comparisons import is_control
-from gradmix.runs.config import RunConfig, config_for, controls_of
-from gradmix.settings import PRESETS
+from gradmix.runs.config import RunConfig, config_for, controls_of, expand
+from gradmix.runs.results import result_name
+from gradmix.settings import PRESETS, TrainingSettings
 
 
 def test_every_data_set_has_a_protocol():
@@ -59,7 +61,7 @@ def test_the_paper_s_protocol(data, validation):
 def test_none_leaves_a_field_and_a_value_changes_it():
     c = config_for("mnist", epochs=None, lr=0.5)
     assert (c.epochs, c.lr) == (20, 0.5)
-    assert c.settings.lr == 0.5
+    assert c.part(TrainingSettings).lr == 0.5
 
 
 def test_a_total_replaces_the_number_per_class():
@@ -189,3 +191,32 @@ def test_controls_have_the_same_labels_and_ratio_and_no_gradients(data, mix, exp
 def test_a_control_that_is_a_named_mix_is_the_same_run():
     config = config_for("tiny-imagenet", mix="gradmix")
     assert controls_of(config)[1] == config_for("tiny-imagenet", mix="mixup")
+
+
+def test_a_changed_file_of_weights_is_another_configuration(tmp_path):
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(b"1")
+    before = config_for("digits", weights=str(file))
+    assert before == config_for("digits", weights=str(file))
+    assert len(before.weights_version) == 12
+    file.write_bytes(b"2")
+    after = config_for("digits", weights=str(file))
+    assert result_name(after.to_json()) != result_name(before.to_json())
+    missing = config_for("digits", weights=str(tmp_path / "nothing"))
+    assert missing.weights_version == config_for("digits").weights_version == ""
+
+
+def test_a_configuration_without_weights_keeps_the_name_of_its_result():
+    older = config_for("digits").to_json()
+    name = result_name(older)
+    del older["weights_version"]  # files of earlier versions lack it
+    assert result_name(older) == name
+
+
+def test_a_grid_reads_a_file_of_weights_once(tmp_path, monkeypatch):
+    file, read = tmp_path / "a.safetensors", []
+    file.write_bytes(b"1")
+    monkeypatch.setattr(configs, "weights_version", lambda path: read.append(path) or "digest")
+    found, _ = expand([{"data": ["digits"], "weights": [str(file)], "seed": [0, 1, 2]}])
+    assert read == [str(file)]
+    assert {config.weights_version for config in found} == {"digest"}

@@ -274,7 +274,8 @@ class Call:
         """Train all steps; resume from the checkpoint if there is one."""
         kept = self._checkpoint(watch, identity)
         resumed = kept is not None and kept.resume()
-        check_resumed(self.training, resumed)
+        if not self.training.method.ranks.alone:
+            check_resumed(self.training, resumed)
         if not resumed:
             self.record.correct_before = self._measure_before()
             if kept is not None:

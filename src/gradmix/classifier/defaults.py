@@ -106,7 +106,7 @@ def _check_model(params: Params) -> None:
     elif not isinstance(model, str):
         raise InputError(f"model is {str(model)[:80]!r}; give a name, 'auto' or a torch.nn.Module")
     elif model not in MODELS and model != "auto" and not is_pretrained(model):
-        raise UnknownNameError("model", model, [*MODELS, *PRETRAINED, "timm/NAME", "auto"])
+        raise UnknownNameError("network", model, [*MODELS, *PRETRAINED, "timm/NAME", "auto"])
 
 
 def _memory_params(params: Params) -> tuple[int | None, int | None, int | None]:

@@ -1,4 +1,4 @@
-"""gradmix doctor: what this installation has, and what is known to go wrong with it."""
+"""gradmix doctor: versions, devices, data sets and known problems of this installation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     topic: str
     name: str
     value: str
-    problem: str = ""  # what to do about it; empty if all is well
+    problem: str = ""  # the remedy; empty without a problem
 
 
 def doctor(

@@ -73,7 +73,7 @@ def learn(
     ],
     model: Annotated[str, typer.Option(help="Model file; created if it does not exist.")],
     test: Annotated[
-        str | None, typer.Option(help="Folder to measure on, instead of held-out images.")
+        str | None, typer.Option(help="Folder to measure accuracy on, instead of held-out images.")
     ] = None,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Skip photos that cannot be read.")

@@ -26,8 +26,8 @@ def list_all(imports: Imports = None) -> None:
         "data sets": {name: (info.summary, info.source) for name, info in DATASETS.items()},
         "methods": {name: (info.summary, info.source) for name, info in METHODS.items()},
         "mixes": ABOUT,
-        "models": {name: (info.summary, info.source) for name, info in MODELS.items()},
-        "pretrained backbones, for classifiers": {
+        "networks": {name: (info.summary, info.source) for name, info in MODELS.items()},
+        "pretrained backbones, networks for photos": {
             name: (info.summary, f"extra gradmix[{info.package.extra}]")
             for name, info in PRETRAINED.items()
         },

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gradmix._setting_types import seed_range
 from gradmix.cli.settings import (
+    TEXTS,
     Again,
     Checkpoint,
     Controls,
@@ -42,7 +43,6 @@ from gradmix.errors import FileInUseError
 from gradmix.runs.statistics import summarize
 
 if TYPE_CHECKING:
-    from gradmix.loggers import LogTo
     from gradmix.runs.config import RunConfig
     from gradmix.runs.results import RunResult
     from gradmix.runs.store import ResultStore
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @with_settings
 def run(
-    data: Annotated[list[str], typer.Option(help="Data sets; see `gradmix list`.")],
+    data: Annotated[list[str], typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")],
     seeds: Seeds = None,
     imports: Imports = None,
     controls: Controls = False,
@@ -61,7 +61,7 @@ def run(
     devices: Annotated[
         int, typer.Option(help="Devices of each machine that compute a run together.")
     ] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines; more than one need torchrun or srun.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines; several need torchrun or srun.")] = 1,
     sync_batchnorm: Annotated[
         bool,
         typer.Option("--sync-batchnorm", help="BatchNorm uses the statistics of the whole batch."),
@@ -83,16 +83,15 @@ def run(
 
     configs, _ = chosen_runs(data, seeds, settings, imports=imports, controls=controls)
     store = ResultStore(out)
-    logs = LogTo(tuple(log or ()), log_every)
+    logs = LogTo(tuple(log), log_every) if log else None
+    how: Any = {"again": again, "checkpoint": checkpoint, "log": logs}
     if devices == nodes == 1:
-        results, finished = run_all(configs, store, again=again, checkpoint=checkpoint, log=logs)
+        results, finished = run_all(configs, store, **how)
     else:
         from gradmix.training.launch import Devices
 
         wanted = Devices(devices, nodes, sync_batchnorm)
-        results, finished = _run_together(
-            configs, store, wanted, again=again, checkpoint=checkpoint, log=logs
-        )
+        results, finished = _run_together(configs, store, wanted, **how)
     if as_json:
         print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
     elif results:
@@ -118,13 +117,23 @@ def _show(results: Sequence[RunResult]) -> None:
 def run_all(
     configs: Sequence[RunConfig],
     store: ResultStore | None,
+    job: Job | None = None,
     *,
     again: bool = False,
-    checkpoint: bool = True,
-    job: Job | None = None,
-    log: LogTo | None = None,
+    **how: Any,
 ) -> tuple[list[RunResult], bool]:
-    """Compute the runs that the store lacks; return the results, and whether all finished."""
+    """Compute the runs that the store lacks.
+
+    Args:
+        configs: The runs.
+        store: The store of the results; None stores nothing.
+        job: The ranks that compute each run together; None: this process alone.
+        again: Compute runs even if the store has their results.
+        **how: Other arguments of `gradmix.runs.run.complete`.
+
+    Returns:
+        The results, and whether all runs finished.
+    """
     results: list[RunResult] = []
     try:
         for config in configs:
@@ -133,7 +142,7 @@ def run_all(
                 _say(config, "skipped, OUT has it (--again repeats it)")
             if job is not None:
                 job.ranks.from_first(int(known is None))
-            results.append(known or _run_one(config, store, again, checkpoint, log, job))
+            results.append(known or _run_one(config, store, job, again=again, **how))
     except KeyboardInterrupt:
         if store is not None:  # where a run may have finished just before
             results = [known for config in configs if (known := store.find(config)) is not None]
@@ -148,23 +157,22 @@ def _run_together(
     store: ResultStore,
     wanted: Devices,
     *,
-    again: bool,
     checkpoint: bool,
-    log: LogTo,
+    **how: Any,
 ) -> tuple[list[RunResult], bool]:
     """Do as `run_all` does, on several devices; ranks other than 0 show nothing and exit."""
+    from gradmix.plugins import registered
     from gradmix.runs.together import follow_runs, one_device
     from gradmix.training.launch import open_job
 
     device, precision = one_device(configs)
-    follow = follow_runs(configs, store if checkpoint else None)
+    follow = partial(follow_runs, registered(), configs, store if checkpoint else None)
     results: list[RunResult] = []
     finished, first = False, True
     with suppress(KeyboardInterrupt), open_job(device, precision, wanted, follow) as job:
         first = job.ranks.first
         if first:
-            given: Any = {"again": again, "checkpoint": checkpoint, "job": job, "log": log}
-            results, finished = run_all(configs, store, **given)
+            results, finished = run_all(configs, store, job, checkpoint=checkpoint, **how)
             if not finished:  # the other ranks are in the middle of a step
                 raise KeyboardInterrupt
         else:
@@ -175,33 +183,26 @@ def _run_together(
 
 
 def _run_one(
-    config: RunConfig,
-    store: ResultStore | None,
-    again: bool,
-    checkpoint: bool,
-    log: LogTo | None,
-    job: Job | None = None,
+    config: RunConfig, store: ResultStore | None, job: Job | None, **how: Any
 ) -> RunResult:
     from gradmix.runs.run import complete, prepare_run, train
 
     with showing_progress() as progress:
+        observe = follow(progress, config, every_task=store is not None)
         on_photo = photo_counter(progress) if config.frozen else None
         training = prepare_run(config, on_photo, job)  # impossible runs write nothing
-        observe = follow(progress, config, every_task=store is not None)
         if store is None:
-            return train(config, training, observe, log=log)
+            return train(config, training, observe)
         store.create().tidy()
         outcome = complete(
             config,
             store,
             training=training,
-            again=again,
-            checkpoint=checkpoint,
             wait=job is None,
             raising=True,
             on_event=observe,
             say=partial(_say, config),
-            log=log,
+            **how,
         )
     if outcome.result is None:
         raise FileInUseError(f"{run_label(config)}: another process computes it")

@@ -60,11 +60,20 @@ def general_options(
     """Class-incremental learning with gradient-based selective mixup."""
 
 
-Data = Annotated[list[str] | None, typer.Option(help="Data sets; see `gradmix list`.")]
-Seeds = Annotated[list[str] | None, typer.Option(help="Seeds, such as 0 1 2 or 0-4. Default: 0.")]
+TEXTS = "TEXT ..."  # in the help of options that take several values
+
+Data = Annotated[
+    list[str] | None, typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")
+]
+Seeds = Annotated[
+    list[str] | None,
+    typer.Option(metavar=TEXTS, help="Seeds, such as 0 1 2 or 0-4. Default: 0."),
+]
 Imports = Annotated[
     list[str] | None,
-    typer.Option("--import", help="Modules that register plugins; see docs/cookbook.md."),
+    typer.Option(
+        "--import", metavar=TEXTS, help="Modules that register plugins; see docs/cookbook.md."
+    ),
 ]
 Controls = Annotated[
     bool, typer.Option(help="Also run the gradient-free controls of mixes that use gradients.")
@@ -77,23 +86,34 @@ Logs = Annotated[
     list[str] | None,
     typer.Option(
         "--log",
+        metavar=TEXTS,
         help="Write losses and accuracies during the run: csv:FOLDER, tensorboard:FOLDER, "
         "wandb:PROJECT or mlflow:EXPERIMENT.",
     ),
 ]
-LogEvery = Annotated[int | None, typer.Option(help="Also log the loss of every so many steps.")]
+LogEvery = Annotated[
+    int | None, typer.Option(min=1, help="With --log: steps between logged losses.")
+]
 Checkpoint = Annotated[
     bool, typer.Option(help="Save checkpoints, and resume stopped runs from them.")
 ]
 
-KINDS: dict[str, type] = {"number": float, "string": str, "boolean": bool}
-"""The types of values; other settings are integers."""
+KINDS: dict[str, tuple[type, str | None]] = {
+    "integer": (int, "INTEGER"),
+    "number": (float, "NUMBER"),
+    "string": (str, "TEXT"),
+    "boolean": (bool, None),
+    "any": (int, "INTEGER"),
+}
+"""The type of a value and its name in help texts, by the kind of the setting."""
 
 BY_DATA = {name for preset in PRESETS.values() for name in preset}
 """Settings whose default depends on the data set."""
 
 OPTIONS = {
-    name: d for name, d in describe().items() if name not in ("data", "data_version", "seed")
+    name: setting
+    for name, setting in describe().items()
+    if name not in ("data", "data_version", "seed", "weights_version")
 }
 
 
@@ -113,13 +133,16 @@ def option(
     name: str, setting: Description, text: str, *, flags: Sequence[str] = (), many: bool = False
 ) -> inspect.Parameter:
     """Return a setting as an option; `many` lets it take several values."""
-    kind: Any = KINDS.get(setting.kind, int)
-    kind = list[kind] if many else kind
+    kind: Any
+    kind, shown = KINDS[setting.kind]
+    if many:
+        kind, shown = list[kind], f"{shown} ..."
+    about = typer.Option(*flags, metavar=shown, help=text)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[Optional[kind], typer.Option(*flags, help=text)],  # noqa: UP045
+        annotation=Annotated[Optional[kind], about],  # noqa: UP045
     )
 
 
@@ -136,7 +159,10 @@ def with_settings(command: Command) -> Command:
 
 
 def help_of(setting: Description) -> str:
-    """Return the help of an option with its default."""
+    """Return the help of an option with its values, if they are names, and its default."""
+    values = ""
+    if any(choice not in setting.help for choice in setting.choices):
+        values = f" Values: {', '.join(setting.choices)}."
     if setting.name in BY_DATA:
         default = "depends on the data set"
     elif setting.default is None:
@@ -145,7 +171,7 @@ def help_of(setting: Description) -> str:
         default = " ".join(map(str, setting.default)) or "none"
     else:
         default = str(setting.default)
-    return f"{setting.help} Default: {default}."
+    return f"{setting.help}{values} Default: {default}."
 
 
 def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -55,9 +55,7 @@ def sweep(
     out: Out = "runs",
     again: Again = False,
     retry_failed: RetryFailed = False,
-    skip_impossible: Annotated[
-        bool, typer.Option(help="Skip combinations that are not possible.")
-    ] = False,
+    skip_impossible: Annotated[bool, typer.Option(help="Skip impossible combinations.")] = False,
     checkpoint: Checkpoint = True,
     log: Logs = None,
     log_every: LogEvery = None,
@@ -110,7 +108,7 @@ def sweep(
                 retry_failed=retry_failed,
                 skip_impossible=skip_impossible,
                 checkpoint=checkpoint,
-                log=LogTo(tuple(log or ()), log_every),
+                log=LogTo(tuple(log), log_every) if log else None,
                 on_progress=note,
             )
     except KeyboardInterrupt:

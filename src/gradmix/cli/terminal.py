@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gradmix.runs.store import RunProgress
     from gradmix.runs.sweep import Sweep
     from gradmix.runs.tables import TextTable
-    from gradmix.training.loop import Event, TaskDone, Training
+    from gradmix.training.loop import Event, Training
 
 REFRESH_SECONDS = 0.1
 SHOWN_RUNNING = 8
@@ -90,7 +90,7 @@ def follow(
     from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
     name = run_label(config)
-    bar = progress.add_task(name, total=None, status="")
+    bar = progress.add_task(name, total=None, status="starting")
     shown = 0.0
     last_loss = ""
 
@@ -110,10 +110,12 @@ def follow(
             seen = tasks[: event.task + 1]
             right = float(event.correct["main"][: len(seen)].sum())
             accuracy = right / sum(len(task.test.y) for task in seen)
+            number = event.replay_batch
+            replayed = f" · {number} replayed per step" if number else ""
             if every_task:
                 progress.console.print(
                     f"{name} · task {event.task + 1}/{len(tasks)} · accuracy {accuracy:.3f} · "
-                    f"{last_loss} · memory {event.memory_size}{_short_replay(event, config)}",
+                    f"{last_loss} · memory {event.memory_size}{replayed}",
                     soft_wrap=True,
                 )
             if event.task + 1 == len(tasks):
@@ -135,13 +137,6 @@ def photo_counter(progress: Progress) -> Callable[[int, int], None]:
         progress.update(bar, total=total, completed=done, status=status, visible=done < total)
 
     return show_photos
-
-
-def _short_replay(event: TaskDone, config: RunConfig) -> str:
-    """Return a remark if the memory was smaller than the replay batch."""
-    if event.replay_batch in (0, config.replay_batch_size):
-        return ""
-    return f" · replayed all {event.replay_batch} per step, fewer than {config.replay_batch_size}"
 
 
 def run_label(config: RunConfig) -> str:

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradmix.data.class_order import resolve_class_order
 from gradmix.data.datasets import DataSet
-from gradmix.data.tasks import Benchmark, relabelled
+from gradmix.data.tasks import Benchmark, relabelled, resolve_class_order
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.randomness import RandomStreams
 from gradmix.types import Samples, Task

@@ -9,17 +9,17 @@ From here on, label k means the k-th class to arrive. Three scenarios:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.data.arrays import MOST_CLASSES
-from gradmix.data.class_order import resolve_class_order, task_sizes
-from gradmix.data.datasets import DataSet, check_alike, check_samples
-from gradmix.data.statistics import complete_statistics
+from gradmix.data.arrays import plain_tensor
+from gradmix.data.datasets import DataSet
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.randomness import RandomStreams
 from gradmix.types import Samples, Task
@@ -85,7 +85,7 @@ def split_into_tasks(
     if not 0 <= blur < 1:
         raise InputError(f"blur is {blur!r}; it must be a share from 0 to below 1")
     order = resolve_class_order(class_order, len(data.class_names))
-    sizes = torch.tensor(task_sizes(increments, len(order)))
+    sizes = torch.tensor(_task_sizes(increments, len(order)))
     train, test = relabelled(data, order, evaluate_on)
     task_of_class = torch.arange(len(sizes)).repeat_interleave(sizes)
     arrives, tested = task_of_class[train.y], task_of_class[test.y]  # task of each sample, (N,)
@@ -138,47 +138,6 @@ def _classes_of(samples: Samples) -> tuple[int, ...]:
     return tuple(samples.y.unique().tolist())
 
 
-def benchmark_from_tasks(
-    name: str,
-    tasks: Sequence[tuple[Samples, Samples]],
-    class_names: Sequence[str] | None = None,
-    *,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    scenario: Literal["class-incremental", "domain-incremental", "blurry"] = "class-incremental",
-) -> Benchmark:
-    """Return a benchmark from (train, test) samples of each task.
-
-    Args:
-        name: Name of the benchmark.
-        tasks: A pair of Samples per task. Labels follow the arrival of classes: the first task
-            has classes 0 to k-1, the second starts at k.
-        class_names: One name per class. Default: "0", "1", ….
-        mean: Per channel or column. Default: computed from all training samples.
-        std: The standard deviation, like `mean`.
-        scenario: Except in "class-incremental", tasks may have classes of earlier tasks.
-
-    Raises:
-        InputError: Samples or labels do not have this form.
-    """
-    if not isinstance(tasks, (list, tuple)) or not tasks:
-        raise InputError(f"tasks is {tasks!r}; it must be a list with at least one task")
-    made: list[Task] = []
-    num_classes = 0
-    for number, task in enumerate(tasks, start=1):
-        pair = _pair(task, f"tasks[{number - 1}]")
-        made.append(_own_task(number, *pair, num_classes, scenario != "class-incremental"))
-        num_classes = max(num_classes, made[-1].classes[-1] + 1)
-    for task in made:
-        for x in (task.train.x, task.test.x):
-            check_alike(f"tasks[{task.number - 1}]", x, "tasks[0]", made[0].train.x)
-    names = tuple(map(str, range(num_classes)) if class_names is None else class_names)
-    if len(names) != num_classes:
-        raise InputError(f"class_names has {len(names)} names; the tasks hold {num_classes}")
-    statistics = complete_statistics(mean, std, *(task.train.x for task in made))
-    return Benchmark(name, tuple(made), names, tuple(range(num_classes)), *statistics, scenario)
-
-
 def _evaluation_samples(data: DataSet, evaluate_on: str) -> Samples:
     if evaluate_on == "test":
         return data.test
@@ -214,36 +173,89 @@ def _check_every_task_tests(tasks: Iterable[Task], task_of_class: Tensor) -> Non
             )
 
 
-def _pair(task: object, where: str) -> tuple[Samples, Samples]:
-    """Return the training and test samples of a caller's task."""
-    if isinstance(task, (tuple, list)) and len(task) == 2:
-        train, test = task
-        if all(isinstance(part, (tuple, list)) and len(part) == 2 for part in (train, test)):
-            return Samples(*train), Samples(*test)
-    raise InputError(f"{where} must be a pair of Samples(x, y): training and test samples")
+# --- the order of the classes, and their number in each task --------------------------------------
 
 
-def _own_task(number: int, train: Samples, test: Samples, seen: int, shared: bool) -> Task:
-    """Return a checked task of a caller; `seen` classes arrived before and may be `shared`."""
-    where = f"tasks[{number - 1}]"
-    for part, samples in (("train", train), ("test", test)):
-        check_samples(samples, MOST_CLASSES, f"{where} {part}.x", f"{where} {part}.y")
-        if len(samples.y) == 0:
-            raise InputError(f"{where} has no {part} samples; a task must not be empty")
-    classes = tuple(sorted(set(train.y.tolist())))
-    repeated = [label for label in classes if label < seen]
-    if repeated and not shared:
+def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> tuple[int, ...]:
+    """Return the original label of each arriving class.
+
+    Args:
+        class_order: "natural" (0, 1, 2, …), a permutation of the labels, or "seed:1993". The seed
+            is the convention of the field: NumPy's `RandomState(1993).permutation(num_classes)`.
+        num_classes: Number of classes.
+
+    Raises:
+        InputError: It is not a permutation of all labels.
+
+    Example:
+        >>> resolve_class_order("seed:1993", 5)
+        (0, 2, 3, 4, 1)
+    """
+    if isinstance(class_order, str):
+        return _named_order(class_order, num_classes)
+    order = _integers("class_order", class_order)
+    every = set(range(num_classes))
+    problems = {
+        "names twice": [label for label, count in Counter(order).items() if count > 1],
+        "has the unknown": sorted(set(order) - every),
+        "lacks": sorted(every - set(order)),
+    }
+    found = ", ".join(f"{problem} {labels}" for problem, labels in problems.items() if labels)
+    if found:
         raise InputError(
-            f"{where} holds {repeated} of an earlier task: a class in two tasks; give another "
-            "scenario, such as 'domain-incremental'"
+            f"class_order {found}; it must name each class from 0 to {num_classes - 1} once"
         )
-    new = [label for label in classes if label >= seen]
-    if new != list(range(seen, seen + len(new))):
+    return order
+
+
+def _named_order(name: str, num_classes: int) -> tuple[int, ...]:
+    if name == "natural":
+        return tuple(range(num_classes))
+    kind, _, seed = name.partition(":")
+    if kind != "seed":
+        raise UnknownNameError("class order", name, ["natural", "seed:1993"])
+    if not (seed.isascii() and seed.isdigit() and len(seed) <= 10 and int(seed) < 2**32):
+        raise InputError(f"class_order is {name!r}; the seed must be an integer below 2**32")
+    return tuple(np.random.RandomState(int(seed)).permutation(num_classes).tolist())
+
+
+def _task_sizes(increments: int | Sequence[int], num_classes: int) -> tuple[int, ...]:
+    """Return the number of classes of each task; InputError unless they add up to all classes."""
+    if isinstance(increments, (int, np.integer)) and _is_integer(increments):
+        return _equal_sizes(int(increments), num_classes)
+    sizes = _integers("increments", increments)
+    if any(size < 1 for size in sizes):
+        raise InputError(f"increments is {list(sizes)[:20]}; every task needs at least 1 class")
+    if sum(sizes) != num_classes:
         raise InputError(
-            f"{where} holds classes {new}; numbered by arrival they must be "
-            f"{list(range(seen, seen + len(new)))}"
+            f"increments is {list(sizes)[:20]}, together {sum(sizes)} classes; "
+            f"the data set has {num_classes}"
         )
-    strangers = sorted(set(test.y.tolist()) - set(classes))
-    if strangers:
-        raise InputError(f"{where} tests on {strangers}, which are not among its {list(classes)}")
-    return Task(number, classes, *(Samples(x, y.long()) for x, y in (train, test)))
+    return sizes
+
+
+def _equal_sizes(size: int, num_classes: int) -> tuple[int, ...]:
+    if not 1 <= size <= num_classes:
+        raise InputError(
+            f"increments is {size}; it must be from 1 to the {num_classes} classes of the data set"
+        )
+    count, rest = divmod(num_classes, size)
+    if rest:
+        raise InputError(
+            f"increments is {size}, which does not divide the {num_classes} classes; "
+            f"give a list, such as {[size] * count + [rest]}"
+        )
+    return (size,) * count
+
+
+def _integers(name: str, values: object) -> tuple[int, ...]:
+    """Return a sequence, array or tensor of whole numbers as a tuple."""
+    listed: object = plain_tensor(values, name) if isinstance(values, Tensor) else values
+    listed = listed.tolist() if isinstance(listed, (np.ndarray, Tensor)) else listed
+    if not isinstance(listed, Sequence) or not all(map(_is_integer, listed)):
+        raise InputError(f"{name} is {values!r}; it must be integers")
+    return tuple(int(value) for value in listed)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

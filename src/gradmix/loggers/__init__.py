@@ -41,7 +41,7 @@ class LogTo:
     Args:
         destinations: Each of the form `csv:FOLDER`, `tensorboard:FOLDER`, `wandb:PROJECT` or
             `mlflow:EXPERIMENT`.
-        every_steps: Also log the loss of every so many steps; None logs the means of epochs only.
+        every_steps: Steps between logged losses; None logs the means of epochs only.
 
     Raises:
         InputError: If a destination has another form, or `every_steps` is below 1.
@@ -95,13 +95,13 @@ def _parts(destination: str) -> tuple[str, str]:
 def log_to(*destinations: str, name: str, every_steps: int | None = None) -> Log:
     """Return a log for the `callback` of a classifier's `fit` and `partial_fit`.
 
-    Several calls may use the same log: their steps are counted on. A new log of the same name
+    Several calls may use the same log: it counts their steps together. A new log of the same name
     replaces an earlier one, unless its first call resumes from a checkpoint.
 
     Args:
         destinations: Such as `csv:FOLDER`; see `LogTo`.
         name: Name of the log, such as the name of the file.
-        every_steps: Also log the loss of every so many steps.
+        every_steps: Steps between logged losses; None logs the means of epochs only.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from gradmix.errors import MissingPackageError
 from gradmix.training.loop import EpochDone, Event, StepDone, TaskDone
+
+
+def import_service(name: str, install: str = "") -> Any:
+    """Return a package that not every installation has.
+
+    Raises:
+        MissingPackageError: If it is not installed. The message says how to install it.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise MissingPackageError(
+            f"{name} is not installed: pip install {install or name}, or log to csv"
+        ) from None
 
 
 class Logger(Protocol):
@@ -41,7 +57,7 @@ class Log:
     Args:
         loggers: The loggers by destination.
         config: The settings of the training.
-        every_steps: Also log the loss of every so many steps.
+        every_steps: Steps between logged losses; None logs the means of epochs only.
         say: Called with a sentence if a logger fails; None warns.
     """
 
@@ -82,7 +98,7 @@ class Log:
         try:
             self._loggers[destination].log(self._step, new)
         except Exception as error:  # of a service or a disk: no reason to lose the training
-            self._say(f"no more log in {destination}: {error}; training continues")
+            self._say(f"logging to {destination} failed: {error}; training continues without it")
             del self._loggers[destination]
         last |= dict.fromkeys(new, self._step)
 

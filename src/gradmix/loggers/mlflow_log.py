@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
-from gradmix.errors import MissingPackageError
+from gradmix.loggers.log import import_service
 
 TAG = "gradmix.name"  # by which a resumed training finds its run
 
@@ -23,12 +22,7 @@ class MlflowLogger:
     """
 
     def __init__(self, experiment: str, name: str) -> None:
-        try:
-            self._mlflow: Any = import_module("mlflow")
-        except ImportError:
-            raise MissingPackageError(
-                "mlflow is not installed: pip install mlflow, or log to csv"
-            ) from None
+        self._mlflow = import_service("mlflow")
         self.experiment, self.name = experiment, name
 
     def begin(self, config: Mapping[str, Any], resumed: bool) -> Mapping[str, int]:

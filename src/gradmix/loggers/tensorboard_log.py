@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gradmix.errors import MissingPackageError
+from gradmix.loggers.log import import_service
 
 
 class TensorBoardLogger:
@@ -22,12 +22,7 @@ class TensorBoardLogger:
     """
 
     def __init__(self, folder: str, name: str) -> None:
-        try:
-            import_module("tensorboard")
-        except ImportError:
-            raise MissingPackageError(
-                "tensorboard is not installed: pip install 'gradmix[tensorboard]', or log to csv"
-            ) from None
+        import_service("tensorboard", "'gradmix[tensorboard]'")
         self.folder = Path(folder) / name
 
     def begin(self, config: Mapping[str, Any], resumed: bool) -> Mapping[str, int]:

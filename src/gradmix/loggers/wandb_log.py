@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from importlib import import_module
 from typing import Any
 
-from gradmix.errors import MissingPackageError
+from gradmix.loggers.log import import_service
 
 
 class WandbLogger:
@@ -25,12 +24,7 @@ class WandbLogger:
     """
 
     def __init__(self, project: str, name: str) -> None:
-        try:
-            self._wandb: Any = import_module("wandb")
-        except ImportError:
-            raise MissingPackageError(
-                "wandb is not installed: pip install wandb, or log to csv"
-            ) from None
+        self._wandb = import_service("wandb")
         self.project, self.name = project, name
 
     def begin(self, config: Mapping[str, Any], resumed: bool) -> Mapping[str, int]:

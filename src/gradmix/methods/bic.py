@@ -92,9 +92,9 @@ class BiC(WithOldNetwork):
         super().set_pool(trained)
 
     @property
-    def replay_size(self) -> int:
-        """How many samples a step replays: not more than are in the pool."""
-        return min(self.settings.replay_batch_size, len(self.pool) - self.pool.num_new)
+    def num_replayable(self) -> int:
+        """How many stored samples a step may replay: those that are not held out."""
+        return len(self.pool) - self.pool.num_new
 
     def draw_replay(self) -> Tensor:
         """Draw pool rows of B2 uniformly from the exemplars that are not held out."""

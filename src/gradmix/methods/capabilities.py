@@ -80,12 +80,12 @@ class Capabilities:
             )
 
     @classmethod
-    def check_adjustment(cls, tau: float) -> None:
+    def check_adjustment(cls, adjustment: float) -> None:
         """Raise InputError for logit adjustment if the loss has no softmax."""
-        if tau and not cls.softmax:
+        if adjustment and not cls.softmax:
             raise InputError(
-                f"logit_adjustment is {tau}, which is for softmax outputs, and {cls.__name__} "
-                "trains each output by itself; give 0, or another method, such as er"
+                f"logit_adjustment is {adjustment}, which is for softmax outputs, and "
+                f"{cls.__name__} trains each output alone; give 0, or another method, such as er"
             )
 
     @classmethod

@@ -45,7 +45,7 @@ class MIR(Retrieval):
 
     def remark(self) -> str | None:
         """Say when there is nothing to choose."""
-        if len(self.memory) == 0 or len(self.memory) > self.settings.replay_batch_size:
+        if self.replay_size == 0 or self.replay_size < len(self.memory):
             return None
         return (
             f"the memory of {len(self.memory)} samples fits into the replay batch: MIR replays all "

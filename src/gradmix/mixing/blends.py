@@ -1,4 +1,9 @@
-"""Blends: how two samples are combined, on inputs, in a pasted box or on hidden states."""
+"""Blends and labels: how two samples are combined, and how much of each label the target contains.
+
+Inputs are combined as a whole, in a pasted box or on hidden states. A label rule takes the own
+labels (S, B), the labels of the partners (S, B), the mixing ratio of each batch (S,), the number of
+training samples of each class (C,) and the threshold τ. It returns shares from 0 to 1, (S, B).
+"""
 
 from __future__ import annotations
 
@@ -101,3 +106,43 @@ def manifold_from_outside(lam: float) -> Callable[[Tensor], Tensor]:
         return torch.lerp(other, own, lam)
 
     return mix
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+KAPPA = 3.0  # Remix: one class is much rarer if the other has this many times its samples
+
+
+def proportional(
+    y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, threshold: float
+) -> Tensor:
+    """Return λ for every label (Mixup); the arguments are those of `remix`."""
+    return lam.to(torch.float32)[:, None].expand_as(y)
+
+
+def remix(y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, threshold: float) -> Tensor:
+    """Return λ, except that a much rarer class takes the whole label (Remix).
+
+    Args:
+        y: Labels of S batches, (S, B).
+        partner_y: Labels of their partners, (S, B).
+        lam: λ of each batch, (S,).
+        counts: Samples of each class in the pool, (C,).
+        threshold: τ; the rarer class takes the label if the other's share of the input is below it.
+
+    Returns:
+        The share of the own label in each target, (S, B).
+    """
+    lam = lam[:, None]
+    counts = counts.to(torch.float32)
+    own, other = counts[y], counts[partner_y]
+    shares = lam.to(torch.float32).expand_as(y)
+    shares = shares.masked_fill((own >= KAPPA * other) & (lam < threshold), 0.0)
+    return shares.masked_fill_((other >= KAPPA * own) & (1 - lam < threshold), 1.0)
+
+
+SHARES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]] = {
+    "proportional": proportional,
+    "remix": remix,
+}
+"""The label rules by name."""

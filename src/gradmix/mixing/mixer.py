@@ -15,7 +15,6 @@ from gradmix.criterion.pair_tables import Pairs
 from gradmix.data.pool import ALL, ClassIndex, Rows
 from gradmix.errors import InputError
 from gradmix.mixing import blends
-from gradmix.mixing.labels import SHARES
 from gradmix.mixing.partners import DRAW, Request
 from gradmix.mixing.plan import Draws, Place, check_draws, check_rows
 from gradmix.mixing.plan import Plan as Plan
@@ -152,7 +151,8 @@ class Mixer:
                 partner_rows = torch.where(replaced, drawn, index.gather(1, rows))
                 both = torch.cat([index, partner_rows], dim=1)
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
-        shares = SHARES[recipe.labels](y, partner_y, lam, self._index.counts, recipe.tau)
+        rule, threshold = recipe.label_rule
+        shares = blends.SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
         return Plan(y, index, draws, partner_y, shares, both)
 
     # --- mixing -----------------------------------------------------------------------------

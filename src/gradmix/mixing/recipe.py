@@ -90,9 +90,14 @@ class Recipe:
         return not self.uses_gradients if self.mix_first_task is None else self.mix_first_task
 
     @property
-    def label_rule(self) -> tuple[str, float | None]:
-        """How labels are weighted; proportional labels have no τ."""
-        return self.labels, None if self.labels == "proportional" else self.tau
+    def label_rule(self) -> tuple[str, float]:
+        """How labels are weighted, and τ; 0 for proportional labels, which have none."""
+        return self.labels, 0.0 if self.labels == "proportional" else self.tau
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """The number of tables and τ, as settings of a run."""
+        return {"tables": self.tables, "tau": self.tau}
 
     @property
     def axes(self) -> tuple[str, str, str]:
@@ -170,4 +175,33 @@ def _combine(partners: str, blend: str, labels: str) -> Recipe:
         alpha = RECIPES["manifold-mixup"].alpha
     free = Recipe(partners, blend, labels, alpha)
     best = RECIPES["gradmix+"]
-    return replace(free, tables=best.tables, tau=best.tau) if free.uses_gradients else free
+    return replace(free, **best.own_settings) if free.uses_gradients else free
+
+
+def with_partners(partners: str, mix: str, **settings: Any) -> dict[str, Any]:
+    """Return the settings of a mix with other partners, and with the same blend, labels, α and τ.
+
+    Args:
+        partners: The partners.
+        mix: The mix, and in `settings` its other settings, as in `parse_recipe`; not "none".
+        **settings: See `mix`.
+
+    Returns:
+        The mix, by its name if it has one, with α and τ where its defaults differ from the given
+        mix.
+
+    >>> with_partners("shuffle", "gradmix")
+    {'mix': 'mixup', 'alpha': None, 'tau': None, 'tables': None}
+    """
+    recipe = parse_recipe(mix, **settings)
+    assert recipe is not None
+    name = f"{partners}:{recipe.blend}:{recipe.labels}"
+    other = _combine(partners, recipe.blend, recipe.labels)
+    alpha, tau = settings.get("alpha"), settings.get("tau")
+    if other.label_rule == recipe.label_rule:
+        name = next((known for known, one in RECIPES.items() if one.axes == other.axes), name)
+    elif tau is None:
+        tau = recipe.tau
+    if alpha is None and other.alpha != recipe.alpha:
+        alpha = recipe.alpha
+    return {"mix": name, "alpha": alpha, "tau": tau, "tables": None}

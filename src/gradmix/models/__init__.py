@@ -188,7 +188,7 @@ def build_model(
         InputError: If the network cannot take such inputs.
     """
     if name not in MODELS:
-        raise UnknownNameError("model", name, MODELS)
+        raise UnknownNameError("network", name, MODELS)
     if generator is None:
         return MODELS[name].build(input_shape, outputs)
     network = build_empty_model(name, input_shape, outputs)
@@ -205,6 +205,6 @@ def build_model(
 def build_empty_model(name: str, input_shape: Sequence[int], outputs: int) -> Network:
     """Return a network without values, on the meta device, to load saved weights into."""
     if name not in MODELS:
-        raise UnknownNameError("model", name, MODELS)
+        raise UnknownNameError("network", name, MODELS)
     with torch.device("meta"):
         return MODELS[name].build(input_shape, outputs)

@@ -156,6 +156,14 @@ def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
         raise CorruptFileError(f"{place} cannot be read as safetensors: {error}") from None
 
 
+def weights_version(path: str) -> str:
+    """Return the first twelve characters of a file's SHA-256 digest; empty without such a file."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    except (OSError, ValueError):  # ValueError: the name contains a NUL character
+        return ""
+
+
 def digest_of(module: nn.Module) -> str:
     """Return the SHA-256 digest of a module's weights: of names, shapes and values."""
     digest = hashlib.sha256()

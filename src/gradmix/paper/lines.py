@@ -101,9 +101,8 @@ def configs_of(line: Line, data: str, seeds: Sequence[int], scale: str = "full")
     partners = settings.pop("partners", "gradient")
     if partners == "gradient-keep-original":
         # Everything but the partners is as in gradmix+.
-        own = MixSettings.model_fields.keys() - {"mix", "alpha"}
-        settings |= {name: getattr(usual.recipe, name) for name in own}
-        settings["mix"] = f"{partners}:linear:remix"
+        assert usual.recipe is not None
+        settings |= {"mix": f"{partners}:linear:remix", **usual.recipe.own_settings}
     recipe = config_for(data, mix=settings["mix"]).recipe
     if recipe is not None and settings.get("alpha") == recipe.alpha:
         del settings["alpha"]  # the default gives the same run

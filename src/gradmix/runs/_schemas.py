@@ -157,27 +157,25 @@ class ResultFile(Schema):
     def _check(self) -> ResultFile:
         check_config(self.config)
         self._check_shapes()
-        check_metrics("metrics", self.metrics, self.accuracy, self.initial_accuracy)
-        check_derived("metrics", self.metrics, self._derived_metrics())
+        _check_derived("metrics", self.metrics, self._derived_metrics())
         for name, variant in self.variants.items():
-            _check_shape(f"variants.{name}.accuracy", variant.accuracy, len(self.tasks))
-            # The accuracy of a variant before training is not stored.
-            without = {k: v for k, v in variant.metrics.items() if k != "forward_transfer"}
-            check_metrics(f"variants.{name}.metrics", without, variant.accuracy, None)
-            if variant.task_aware_accuracy is not None:
-                matrix = variant.task_aware_accuracy
-                _check_shape(f"variants.{name}.task_aware_accuracy", matrix, len(self.tasks))
-                check_derived(f"variants.{name}.metrics", without, task_aware_metrics(matrix))
+            field, matrix = f"variants.{name}", variant.task_aware_accuracy
+            _check_shape(f"{field}.accuracy", variant.accuracy, len(self.tasks))
+            derived = _own_metrics(variant.accuracy)
+            if matrix is not None:
+                _check_shape(f"{field}.task_aware_accuracy", matrix, len(self.tasks))
+                derived |= task_aware_metrics(matrix)
+            _check_derived(f"{field}.metrics", variant.metrics, derived)
             if variant.metrics.keys() != self.metrics.keys() - MAIN_METRICS:
-                raise ValueError(f"variants.{name}.metrics: names differ from those of metrics")
+                raise ValueError(f"{field}.metrics: names differ from those of metrics")
         for name, entries in self.analysis.items():
             for entry in entries:
                 self._check_measurement(name, entry)
         return self
 
     def _derived_metrics(self) -> dict[str, float]:
-        """Return the metrics that follow from the accuracies that older files lack."""
-        metrics: dict[str, float] = {}
+        """Return the metrics that follow from the accuracies; older files lack some of these."""
+        metrics = _own_metrics(self.accuracy, self.initial_accuracy)
         if self.task_aware_accuracy is not None:
             metrics |= task_aware_metrics(self.task_aware_accuracy)
         if self.evaluations:
@@ -269,25 +267,15 @@ def check_config(config: Mapping[str, Any]) -> None:
             raise ValueError(f"config.{name}: is not a plain value")
 
 
-def check_metrics(
-    name: str,
-    metrics: Mapping[str, float],
-    accuracy: Sequence[Sequence[float]],
-    initial: Sequence[float] | None,
-) -> None:
-    """Raise ValueError unless gradmix's own metrics follow from the accuracies.
-
-    Args:
-        name: The field, for the message.
-        metrics: The metrics in the file.
-        accuracy: The accuracy matrix, (tasks, tasks).
-        initial: The accuracies before training; None leaves out the forward transfer.
-    """
-    keys = [key for key in OWN_METRICS if key != "forward_transfer" or initial is not None]
-    check_derived(name, metrics, {key: METRICS[key](accuracy, initial or ()) for key in keys})
+def _own_metrics(
+    accuracy: Sequence[Sequence[float]], initial: Sequence[float] = ()
+) -> dict[str, float]:
+    """Return gradmix's own metrics; the forward transfer needs the accuracies before training."""
+    keys = [key for key in OWN_METRICS if key != "forward_transfer" or initial]
+    return {key: METRICS[key](accuracy, initial) for key in keys}
 
 
-def check_derived(name: str, metrics: Mapping[str, float], derived: Mapping[str, float]) -> None:
+def _check_derived(name: str, metrics: Mapping[str, float], derived: Mapping[str, float]) -> None:
     """Raise ValueError unless metrics in a file equal those derived from its other fields."""
     for key, value in derived.items():
         if key not in metrics:

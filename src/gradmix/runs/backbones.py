@@ -1,17 +1,14 @@
-"""The network of a run, and photos as embeddings of a pretrained backbone."""
+"""Runs with a pretrained backbone: photos as embeddings, and fine-tuned networks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
-from torch import nn
 
 from gradmix.data import Benchmark, DataSet
 from gradmix.errors import InputError
-from gradmix.models import build_model, load_backbone
 from gradmix.models.finetune import fine_tune
 from gradmix.models.pretrained import fold_batch_norms, load_pretrained
 from gradmix.ranks import ALONE, Ranks
@@ -20,8 +17,6 @@ from gradmix.training.build import NetworkFactory, pick_device
 from gradmix.types import Samples
 
 EMBED_BATCH = 32  # photos per pass: more do not fit a CPU's caches
-BYTES = 255.0  # a fine-tuned network takes values from 0 to 1
-
 
 OnPhoto = Callable[[int, int], object]
 """Receives the number of photos that have been embedded, and of all."""
@@ -46,7 +41,8 @@ def embed_dataset(
     Raises:
         InputError: If the samples are not photos, or the backbone cannot be loaded.
     """
-    key = data, config.model, config.weights, pick_device(config.device)
+    network = config.model, config.weights, config.weights_version
+    key = data, network, pick_device(config.device)
     if not ranks.all_true(key in _last):
         train, test = _embed([data.train, data.test], config, on_photo, ranks)
         mean, std = _statistics(train)
@@ -96,39 +92,21 @@ def _statistics(samples: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(samples.x.mean(dim=0).tolist()), tuple(spread.tolist())
 
 
-def network_of(config: RunConfig, shape: Sequence[int], outputs: int) -> NetworkFactory:
-    """Return a function that makes the network of a run.
+def fine_tuned_network(config: RunConfig, shape: Sequence[int], outputs: int) -> NetworkFactory:
+    """Return a function that makes the fine-tuned network of a run.
 
     Args:
         config: The run.
-        shape: Shape of one sample: of embeddings for a frozen backbone.
+        shape: Shape of one photo.
         outputs: Outputs of the network.
+
+    Raises:
+        InputError: If the samples are not photos, or the backbone cannot be loaded.
     """
-    if config.frozen:
-        return lambda generator: build_model("linear", shape, outputs, generator=generator)
-    if config.finetune == "none":
-        return partial(_from_scratch, config, shape, outputs)
     _check_photos(shape, config.model)
     backbone, layers = load_pretrained(config.model, weights=config.weights), config.finetune
+    assert layers != "none"
     return lambda generator: fine_tune(backbone, outputs, layers, generator=generator)
-
-
-def _from_scratch(
-    config: RunConfig, shape: Sequence[int], outputs: int, generator: torch.Generator
-) -> nn.Module:
-    network = build_model(config.model, shape, outputs, generator=generator)
-    if config.weights is not None:
-        load_backbone(network, config.weights)
-    return network
-
-
-def statistics_of(
-    config: RunConfig, benchmark: Benchmark
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Return mean and standard deviation per channel; a fine-tuned network has its own."""
-    mean, std = benchmark.mean, benchmark.std
-    fine_tuned = config.finetune != "none"
-    return ([0.0] * len(mean), [BYTES] * len(std)) if fine_tuned else (mean, std)
 
 
 def _check_photos(shape: Sequence[int], model: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import product
 from typing import Any, TypeVar
 
@@ -16,9 +17,11 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import find_method
 from gradmix.methods.capabilities import read_options
 from gradmix.methods.optimizer import check_optimizer
-from gradmix.mixing import RECIPES, Recipe, parse_recipe
+from gradmix.mixing import Recipe, parse_recipe
+from gradmix.mixing.recipe import with_partners
 from gradmix.models import MODELS
 from gradmix.models.pretrained import PRETRAINED, is_pretrained
+from gradmix.models.weights import weights_version
 from gradmix.plugins import explain, load_entry_points
 from gradmix.settings import (
     FOLDER_PRESET,
@@ -27,7 +30,6 @@ from gradmix.settings import (
     CriterionSettings,
     MixSettings,
     RunSettings,
-    TrainingSettings,
     check,
 )
 
@@ -52,7 +54,7 @@ class RunConfig(RunSettings):
     def _check_names(self) -> RunConfig:
         check_dataset_name(self.data)
         if self.model not in MODELS and not is_pretrained(self.model):
-            raise UnknownNameError("model", self.model, [*MODELS, *PRETRAINED, "timm/NAME"])
+            raise UnknownNameError("network", self.model, [*MODELS, *PRETRAINED, "timm/NAME"])
         if self.finetune != "none" and not self.pretrained:
             known = ", ".join([*PRETRAINED, "timm/NAME"])
             raise InputError(
@@ -126,11 +128,6 @@ class RunConfig(RunSettings):
         """Whether the network is a frozen backbone, whose embeddings are the samples."""
         return self.pretrained and self.finetune == "none"
 
-    @property
-    def settings(self) -> TrainingSettings:
-        """The settings that a method needs for training."""
-        return self.part(TrainingSettings)
-
     def with_changes(self, **changes: Any) -> RunConfig:
         """Return a configuration with some settings changed.
 
@@ -182,7 +179,10 @@ def config_for(data: str, **overrides: Any) -> RunConfig:
     try:
         check_dataset_name(check("data", data))
         given = {name: value for name, value in overrides.items() if value is not None}
-        given.setdefault("data_version", dataset_version(data))
+        if "data_version" not in given:
+            given["data_version"] = dataset_version(data)
+        if "weights" in given and "weights_version" not in given:
+            given["weights_version"] = weights_version(str(given["weights"]))
         return RunConfig(data=data, **_with_defaults(data, given))
     except UnknownNameError as error:
         raise explain(error) from None
@@ -234,14 +234,15 @@ def expand(
     """
     configs: dict[RunConfig, None] = {}
     skipped: dict[str, str] = {}
-    versions: dict[str, str] = {}
+    of_data, of_weights = cache(dataset_version), cache(weights_version)  # many runs share files
     for grid in grids:
         for settings in _combinations(grid):
-            data, name = settings["data"], _combination(grid, settings)
-            if isinstance(data, str) and data not in versions:
-                versions[data] = dataset_version(data)
+            name = _combination(grid, settings)
+            versions = {"data_version": of_data(str(settings["data"]))}
+            if "weights" in settings:
+                versions["weights_version"] = of_weights(str(settings["weights"]))
             try:
-                configs[config_for(**{"data_version": versions.get(data), **settings})] = None
+                configs[config_for(**{**versions, **settings})] = None
             except UnknownNameError as error:
                 if error.kind == "setting" or not skip_impossible:
                     raise
@@ -288,22 +289,11 @@ def controls_of(config: RunConfig) -> list[RunConfig]:
     >>> [control.mix for control in controls_of(config_for("mnist", mix="gradmix+"))]
     ['class-balanced:linear:remix', 'shuffle:linear:remix']
     """
-    recipe = config.recipe
-    if recipe is None or not recipe.uses_gradients:
+    if config.recipe is None or not config.recipe.uses_gradients:
         return []
-    return [_control(config, recipe, partners) for partners in CONTROL_PARTNERS]
-
-
-def _control(config: RunConfig, recipe: Recipe, partners: str) -> RunConfig:
-    """Return one control, under the name of a known mix if there is one."""
-    mix = f"{partners}:{recipe.blend}:{recipe.labels}"
-    own = parse_recipe(mix)
-    assert own is not None
-    same_tau = own.label_rule == recipe.label_rule
-    if same_tau:
-        mix = next((name for name, known in RECIPES.items() if known.axes == own.axes), mix)
-    alpha = recipe.alpha if config.alpha is None and own.alpha != recipe.alpha else config.alpha
-    tau = recipe.tau if config.tau is None and not same_tau else config.tau
-    criterion = dict(config_for(config.data).part(CriterionSettings))  # a control has none
-    changes = {"mix": mix, "alpha": alpha, "tau": tau, "tables": None, "analyses": ()}
-    return config.with_changes(**criterion, **changes)
+    mix = dict(config.part(MixSettings))
+    unused = dict(config_for(config.data).part(CriterionSettings))  # a control has no criterion
+    return [
+        config.with_changes(**unused, **with_partners(partners, **mix), analyses=())
+        for partners in CONTROL_PARTNERS
+    ]

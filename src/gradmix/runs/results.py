@@ -259,7 +259,9 @@ class RunRecord:
         return RunResult(
             config=config.to_json(),
             versions=_versions(),
-            class_names=[_encodable(name) for name in benchmark.class_names],
+            class_names=[  # folder names may have characters that are no text
+                name.encode(errors="replace").decode() for name in benchmark.class_names
+            ],
             class_order=list(benchmark.class_order),
             tasks=self.tasks,
             accuracy=self.accuracy["main"],
@@ -287,11 +289,6 @@ class RunRecord:
 def _short(value: float) -> float:
     """Return a value with six significant digits."""
     return float(f"{value:.6g}")
-
-
-def _encodable(name: str) -> str:
-    """Return a class name without the invalid characters that folder names may have."""
-    return name.encode(errors="replace").decode()
 
 
 def _versions() -> dict[str, str]:

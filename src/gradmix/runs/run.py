@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Literal
+
+import torch
+from torch import nn
 
 from gradmix.data import Benchmark, DataSet, load_dataset, make_benchmark
 from gradmix.data.augment import TRANSFORMS
@@ -16,21 +19,16 @@ from gradmix.errors import InputError, RankError
 from gradmix.files import locked
 from gradmix.loggers import Log, LogTo
 from gradmix.methods import Method
+from gradmix.models import build_model, load_backbone
 from gradmix.plugins import Plugin, registered, restore
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
-from gradmix.runs.backbones import (
-    OnPhoto,
-    embed_benchmark,
-    embed_dataset,
-    network_of,
-    statistics_of,
-)
+from gradmix.runs.backbones import OnPhoto, embed_benchmark, embed_dataset, fine_tuned_network
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunRecord, RunResult, protocol_version, result_name
 from gradmix.runs.store import FailedRun, ResultStore, RunLock, RunProgress
-from gradmix.settings import CriterionSettings, StreamSettings, task_scenario
-from gradmix.training.build import Design, make_fabric, torch_threads
+from gradmix.settings import CriterionSettings, StreamSettings, TrainingSettings, task_scenario
+from gradmix.training.build import Design, NetworkFactory, make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.joint_steps import check_resumed
 from gradmix.training.launch import Devices, Job, open_job
@@ -45,6 +43,9 @@ REPORT_SECONDS = 0.5
 
 WAIT_SECONDS = 1.0
 """How often to check again for runs that other processes compute."""
+
+BYTES = 255.0
+"""A fine-tuned network takes values from 0 to 1, and samples have values from 0 to 255."""
 
 Observer = Callable[[Training, Event], object]
 Say = Callable[[str], object]
@@ -132,22 +133,28 @@ def train(
     """Train and evaluate what `prepare` returned; see `run` for the other arguments."""
     started = time.perf_counter()
     ranks = training.method.ranks
-    guard = nullcontext() if checkpoint is None else locked(checkpoint, timeout=LOCK_SECONDS)
-    guard = guard if ranks.first else nullcontext()
+    guard: AbstractContextManager[None] = nullcontext()
+    if checkpoint is not None and ranks.first:
+        guard = locked(checkpoint, timeout=LOCK_SECONDS)
     settings = config.to_json()
-    with guard, torch_threads(config.threads), _open_log(log, settings, say) as logged:
+    opened: AbstractContextManager[Log | None] = nullcontext()
+    if log is not None:
+        opened = log.open(os.path.splitext(result_name(settings))[0], settings, say)
+    with guard, torch_threads(config.threads), opened as logged:
         record = RunRecord(training, config.analyses)
         about = {"config": settings, "protocol_version": protocol_version(settings)}
         saved = None
         if checkpoint is not None:
             saved = Checkpoint(checkpoint, training, record, about, say=say)
         resumed = saved is not None and saved.resume()
-        check_resumed(training, resumed)
+        if not ranks.alone:
+            check_resumed(training, resumed)
         if not resumed:
             record.begin(training.evaluate())
         for event in training.events():
             record.note(event)
-            logged(event)  # before the checkpoint: a resumed run repeats only what comes after it
+            if logged is not None:  # before the checkpoint: a resumed run repeats what follows it
+                logged(event)
             if saved is not None:
                 saved.note(event)
             if on_event is not None:
@@ -168,12 +175,6 @@ def _say_remark(say: Say, training: Training) -> None:
     remark = training.method.remark()
     if remark is not None:
         say(f"task {training.position.task + 1}: {remark}")
-
-
-def _open_log(log: LogTo | None, settings: Mapping[str, Any], say: Say | None) -> Log:
-    """Return the log of a run, under the name of its result file."""
-    name = os.path.splitext(result_name(settings))[0]
-    return (log or LogTo()).open(name, settings, say)
 
 
 def _check_checkpoint(path: str | os.PathLike[str] | None) -> None:
@@ -217,11 +218,20 @@ def prepare(config: RunConfig, benchmark: Benchmark, job: Job | None = None) -> 
         )
 
 
+def _load(name: str, version: str, skip_unreadable: bool) -> DataSet:
+    """Return a data set; `version` tells an image folder from its earlier content."""
+    return load_dataset(name, skip_unreadable=skip_unreadable)
+
+
+kept_dataset = lru_cache(maxsize=1)(_load)
+"""`_load`, with the last data set kept in memory."""
+
+
 def load_benchmark(
     config: RunConfig,
     *,
     on_photo: OnPhoto | None = None,
-    load: Callable[..., DataSet] = load_dataset,
+    load: Callable[[str, str, bool], DataSet] = _load,
     ranks: Ranks = ALONE,
 ) -> Benchmark:
     """Return the data set of a configuration, split into tasks.
@@ -235,7 +245,7 @@ def load_benchmark(
     Raises:
         InputError: If the memory or the tasks do not fit the data set.
     """
-    data = load(config.data, skip_unreadable=config.skip_unreadable == "yes")
+    data = load(config.data, config.data_version, config.skip_unreadable == "yes")
     if config.frozen:
         data = embed_dataset(data, config, on_photo, ranks)
     data = data.hold_out(config.validation)
@@ -255,7 +265,7 @@ def build_method(
     design = Design(
         config.method,
         config.recipe,
-        config.settings,
+        config.part(TrainingSettings),
         config.options,
         config.exemplars_per_class,
         config.memory_total,
@@ -266,13 +276,25 @@ def build_method(
     num_classes = len(benchmark.class_names)
     outputs = max(benchmark.tasks[0].classes) + 1 if design.grows else num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
-    mean, std = statistics_of(config, benchmark)
-    network = network_of(config, shape, outputs)
+    mean, std = benchmark.mean, benchmark.std
+    if config.finetune == "none":
+        network: NetworkFactory = partial(new_network, config, shape, outputs)
+    else:
+        network = fine_tuned_network(config, shape, outputs)
+        mean, std = (0.0,) * len(mean), (BYTES,) * len(std)  # it has its own statistics
     return design.build(network, num_classes, shape, mean, std, streams, ranks)
 
 
-kept_dataset = lru_cache(maxsize=1)(load_dataset)
-"""`load_dataset`, with the last data set kept in memory."""
+def new_network(
+    config: RunConfig, shape: Sequence[int], outputs: int, generator: torch.Generator
+) -> nn.Module:
+    """Return a network for samples of a shape; embeddings of a frozen backbone need one layer."""
+    if config.frozen:
+        return build_model("linear", shape, outputs, generator=generator)
+    network = build_model(config.model, shape, outputs, generator=generator)
+    if config.weights is not None:
+        load_backbone(network, config.weights)
+    return network
 
 
 def prepare_run(
@@ -355,11 +377,13 @@ def complete(
             lock = store.lock(config)
     ranks = ALONE if training is None else training.method.ranks
     if lock is None:
-        ranks.from_first(0)  # they skip it, too
+        if not ranks.alone:
+            ranks.from_first(0)  # they skip it, too
         return Outcome(config, "busy")
     with lock:
         known = None if again else store.find(config)
-        ranks.from_first(int(known is None))
+        if not ranks.alone:
+            ranks.from_first(int(known is None))
         if known is not None:  # another process was faster
             return Outcome(config, "kept", known)
         if again:

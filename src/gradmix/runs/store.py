@@ -144,7 +144,7 @@ class ResultStore:
             raise FileError(f"out is {os.fspath(path)!r}; name a folder, such as runs")
         self.path = Path(path)
         marker = self.path / MARKER
-        if _exists(marker):
+        if os.path.lexists(marker):
             validate(Marker, read_versioned(marker), marker)
 
     def create(self) -> ResultStore:
@@ -180,7 +180,7 @@ class ResultStore:
             FileError: If the file is damaged.
         """
         path = self.path_of(config)
-        return load_result(path) if _exists(path) else None
+        return load_result(path) if os.path.lexists(path) else None
 
     def save(self, result: RunResult) -> Path:
         """Write a result and return its path; it replaces the checkpoint and an earlier failure."""
@@ -232,13 +232,13 @@ class ResultStore:
     def find_failure(self, config: RunConfig) -> FailedRun | None:
         """Return how the run of a configuration failed; None unless it failed last time."""
         path = self._failed(self.path_of(config).name)
-        return _load_failure(path) if _exists(path) else None
+        return _load_failure(path) if os.path.lexists(path) else None
 
     def read_failures(self) -> tuple[list[FailedRun], Problems]:
         """Return the failed runs in the order of their names, and the invalid files."""
         return _read_each(self._failed("").glob("[!.]*.json"), _load_failure)
 
-    # --- running ones -----------------------------------------------------------------------
+    # --- runs in progress -------------------------------------------------------------------
 
     def _running(self, config: RunConfig) -> Path:
         return self.path / "running" / self.path_of(config).stem
@@ -275,11 +275,6 @@ class ResultStore:
                 _forget(checkpoint)
             remove_leftovers(checkpoint)
         return True
-
-
-def _exists(path: Path) -> bool:
-    """Return whether there is a file, a broken link or something else at `path`."""
-    return os.path.lexists(path)
 
 
 def _read_each(paths: Iterable[Path], load: Callable[[Path], T]) -> tuple[list[T], Problems]:

@@ -6,11 +6,10 @@ per run: whether the run is prepared, and whether it is trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from gradmix.errors import InputError
-from gradmix.plugins import Plugin, registered, restore
+from gradmix.plugins import Plugin, restore
 from gradmix.runs.config import RunConfig
 from gradmix.runs.run import prepare_run, train
 from gradmix.runs.store import ResultStore
@@ -31,22 +30,20 @@ def one_device(configs: Sequence[RunConfig]) -> tuple[str, str]:
     return found[0]
 
 
-def follow_runs(configs: Sequence[RunConfig], store: ResultStore | None) -> Callable[[Job], None]:
-    """Return what ranks other than 0 do while rank 0 computes some of the runs.
-
-    Args:
-        configs: The runs.
-        store: The store with their checkpoints; None: without checkpoints.
-    """
-    return partial(_follow, registered(), configs, store)
-
-
-def _follow(
+def follow_runs(
     plugins: Sequence[Plugin],
     configs: Sequence[RunConfig],
     store: ResultStore | None,
     job: Job,
 ) -> None:
+    """Do what a rank other than 0 does while rank 0 computes some of the runs.
+
+    Args:
+        plugins: The plugins of rank 0.
+        configs: The runs.
+        store: The store with their checkpoints; None: without checkpoints.
+        job: The ranks.
+    """
     restore(plugins)
     for config in configs:
         if not job.ranks.from_first(0):

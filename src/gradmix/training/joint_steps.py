@@ -62,8 +62,6 @@ def check_ranks(method: Method) -> None:
         InputError: If there are fewer rows than ranks.
         RankError: If the ranks differ.
     """
-    if method.ranks.alone:
-        return
     _check_rows(method)
     weights = [p for network in method.networks().values() for p in network.parameters()]
     memory, streams = method.memory.y, method.streams.state_dict()

@@ -151,7 +151,8 @@ class Training:
             if at.step == 0:  # otherwise resumed in the middle of an epoch
                 self._begin_epoch(steps, batch_size)
             self._read_ahead()
-            check_ranks(method)
+            if not method.ranks.alone:
+                check_ranks(method)
             rates = method.learning_rates(at.epoch, steps)
             while at.step < steps:
                 batch = self._next_batch()
@@ -261,7 +262,8 @@ class Training:
                 for task in self._tasks
             ]
             result.correct[name], result.task_aware[name] = torch.stack(counts, dim=1)
-        ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
+        if not ranks.alone:
+            ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
         self.seconds.evaluate += perf_counter() - started
         return result
 

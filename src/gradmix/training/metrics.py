@@ -55,8 +55,10 @@ def count_correct_of_task(
     of the classes in `samples`. Of several ranks, each counts its own rows. See `count_correct`
     for the other arguments.
     """
-    classes, rows = samples.y.unique(), ranks.rows(len(samples.y))
-    samples = Samples(samples.x[rows], samples.y[rows])
+    classes = samples.y.unique()
+    if not ranks.alone:
+        rows = ranks.rows(len(samples.y))
+        samples = Samples(samples.x[rows], samples.y[rows])
     right = [
         torch.stack([given.argmax(dim=1) == y, _argmax_among(given, classes) == y])
         for given, y in _scores(predict, samples, normalise)
