@@ -6,11 +6,11 @@
 Every image passes through this module. Its pixels are therefore the same whether a data set is
 held in memory or streamed from files.
 
-Formats: every format that Pillow decodes itself, the first image of a file with several. Pillow's
-plugins that start another program (EPS starts Ghostscript), that hold drawings, videos or
-measurements, or that only recognise a file are left out; see `_NOT_PHOTOS`. The content of a file
-decides on its format, not the name. The exceptions are formats without a signature, such as TGA:
-they are tried only for files with their extension, because any bytes could be taken for them.
+Formats: every format that Pillow decodes itself. Of a file with several images, the first is read.
+`_NOT_PHOTOS` are not read: plugins that start another program (EPS starts Ghostscript), formats of
+drawings, videos or measurements, and plugins that only recognise a file. The content of a file
+decides on its format, not the name. The exceptions are formats without a signature, such as TGA,
+which any bytes could be: they are tried only for files with their extension.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _T = TypeVar("_T")
 
 
 class PhotoSource(Protocol):
-    """Where photos come from: a `FileSource`, or what a caller gave."""
+    """Where photos come from: a `FileSource`, or objects of a caller."""
 
     def open(self, name: str) -> IO[bytes] | Image.Image:
-        """Return a file to decode, or an image of which the reader may do anything."""
+        """Return a file to decode, or an image that the reader may change."""
 
     def path_of(self, name: str) -> str:
         """Return what messages call a photo."""
@@ -178,7 +178,7 @@ def is_grey(mode: str) -> bool:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Return the image turned as its EXIF data say; Pillow does that itself for TIFF."""
+    """Return the image upright, by its EXIF data; Pillow itself turns TIFF files."""
     from PIL import ImageOps
 
     return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
@@ -218,9 +218,9 @@ def convert(image: Image.Image, channels: int) -> Image.Image:
 
 
 def channels_first(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """Return the pixels (C, H, W) of a grey or RGB image."""
+    """Return a view (C, H, W) of the pixels of a grey or colour image."""
     array = np.asarray(image)
-    return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
 def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]) -> _T:
