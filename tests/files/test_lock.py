@@ -1,7 +1,6 @@
 """One writer at a time, and a lock that ends with its process, also without flock."""
 
 import errno
-import fcntl
 import os
 import socket
 import subprocess
@@ -13,6 +12,9 @@ import pytest
 
 from gradmix.errors import FileError, FileInUseError, GradMixError
 from gradmix.files import lock, locked
+from gradmix.runs.store import locked_in, try_to_lock
+
+fcntl = pytest.importorskip("fcntl")
 
 HOLD = """
 import fcntl, os, sys, time
@@ -56,6 +58,14 @@ def holder(tmp_path, flock_error):
     process.stdout.close()
 
 
+def end(holder, folder):
+    """Kill the holder, and let some minutes pass for its claim file, if it has one."""
+    holder.kill()
+    holder.wait()
+    if (folder / ".f.lock").read_text():
+        os.utime(folder / ".f.lock", (0, 0))
+
+
 def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path, holder):
     with (
         pytest.raises(FileInUseError, match=r"f is in use by another process"),
@@ -64,8 +74,7 @@ def test_another_process_is_kept_out_until_the_first_is_killed(tmp_path, holder)
         pass
     with locked(tmp_path / "g"):  # another file
         pass
-    holder.kill()
-    holder.wait()
+    end(holder, tmp_path)
     with locked(tmp_path / "f"):
         pass
     assert not list(tmp_path.iterdir())
@@ -82,12 +91,7 @@ def test_waiting_says_so_and_ends(tmp_path, holder):
     ):
         pass
     assert time.monotonic() - started >= 0.2
-
-    def end():
-        holder.kill()
-        holder.wait()  # until then, the process exists
-
-    threading.Timer(0.1, end).start()
+    threading.Timer(0.1, end, (holder, tmp_path)).start()
     with locked(tmp_path / "f", timeout=None, on_wait=lambda: said.append("again")):
         pass
     assert said == ["waiting", "again"]
@@ -158,6 +162,16 @@ def test_without_flock_a_claim_file_names_the_holder(tmp_path, monkeypatch, numb
             pass
         assert (tmp_path / ".f.lock").read_text() == claim
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("flock_error")
+def test_one_process_at_a_time_computes_a_run(tmp_path):
+    claim = try_to_lock(tmp_path / "running" / "run")
+    assert try_to_lock(tmp_path / "running" / "run") is None
+    assert locked_in(tmp_path / "running") == [tmp_path / "running" / "run"]
+    claim.close()
+    try_to_lock(tmp_path / "running" / "run").close()
+    assert not locked_in(tmp_path / "running")
 
 
 def test_other_errors_of_flock_are_errors(tmp_path, monkeypatch):

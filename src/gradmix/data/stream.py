@@ -25,10 +25,8 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def map_ahead(
-    work: Callable[[_T], _R], items: Iterable[_T], *, threads: int = 0, ahead: int = _AHEAD
-) -> Iterator[_R]:
-    """Yield `work(item)` of each item in order, computed in advance by threads.
+def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD) -> Iterator[_R]:
+    """Yield `work(item)` of each item in order, computed in advance by `THREADS` threads.
 
     Pillow and PyTorch release Python's lock, so decoding overlaps with the caller's computation.
     An error of `work` is raised when its item is due. When the caller stops, by an error, Ctrl-C or
@@ -37,14 +35,13 @@ def map_ahead(
     Args:
         work: A function that threads may call at the same time.
         items: The items; they are taken when a thread needs one.
-        threads: Number of threads; 0 is one per core, at most 8.
         ahead: Number of results that are computed before the caller needs them.
 
     Example:
         >>> list(map_ahead(str.upper, "abc"))
         ['A', 'B', 'C']
     """
-    pool = ThreadPoolExecutor(threads or THREADS, thread_name_prefix="gradmix-ahead")
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gradmix-ahead")
     waiting: deque[Future[_R]] = deque()
     try:
         for item in items:

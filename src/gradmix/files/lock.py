@@ -25,7 +25,8 @@ if sys.platform != "win32":
     import fcntl
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # there is no flock
-REFRESH, STALE, POLL = 30.0, 300.0, 0.2  # seconds of claim files
+REFRESH, POLL = 20.0, 0.2  # seconds
+STALE = 120.0  # seconds; NFS clients may cache the time of a file for 60
 
 
 @contextmanager
@@ -99,9 +100,10 @@ def _has_locks(folder: Path) -> bool:
 class ClaimFile:
     """A lock for file systems without `flock`: a file that only one process can create.
 
-    The holder refreshes the time of the file every `REFRESH` seconds. A claim is stale, and removed
-    by the next process that wants the lock, if its process on this machine no longer runs, or if it
-    was not refreshed for `STALE` seconds. A holder that is suspended for so long loses the lock.
+    The holder refreshes the time of the file every `REFRESH` seconds. A claim without a refresh for
+    `STALE` seconds is removed by the next process that wants the lock: its holder has died. A
+    holder that is suspended for so long loses the lock. Whether its process still runs cannot be
+    checked: it may be on another machine or in another container.
 
     filelock's own claim files are not used: they never expire where a file system cannot exchange
     two names, as NFS and Lustre cannot.
@@ -136,7 +138,7 @@ class ClaimFile:
         self._remove_stale()
         try:
             with open(self._path, "x", encoding="utf-8") as file:
-                file.write(_this_process())
+                file.write(f"{os.getpid()} {socket.gethostname()}")  # for people who look into it
         except FileExistsError:
             return False
         Thread(target=self._refresh, name="gradmix-claim", daemon=True).start()
@@ -151,7 +153,7 @@ class ClaimFile:
         """Remove the claim of a process that died."""
         with suppress(FileNotFoundError):
             claimed = self._path.stat().st_mtime
-            if not (_ended(self._path.read_text(encoding="utf-8")) or self._age(claimed) > STALE):
+            if self._age(claimed) <= STALE:
                 return
             aside = self._path.with_name(f"{self._path.name}.{secrets.token_hex(4)}")
             self._path.rename(aside)
@@ -164,21 +166,3 @@ class ClaimFile:
         """Return the seconds since a moment, by the clock of the file system."""
         with tempfile.TemporaryFile(dir=self._path.parent) as file:
             return os.fstat(file.fileno()).st_mtime - moment
-
-
-def _this_process() -> str:
-    return f"{os.getpid()} {socket.gethostname()}"
-
-
-def _ended(process: str) -> bool:
-    """Return whether a process, "PID HOST", ran on this machine and has ended."""
-    pid, _, host = process.partition(" ")
-    if host != socket.gethostname() or not pid.isdecimal():
-        return False
-    try:
-        os.kill(int(pid), 0)  # sends no signal
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
