@@ -15,7 +15,7 @@ which any bytes could be: they are tried only for files with their extension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 from posixpath import splitext
@@ -100,21 +100,19 @@ class ImageFiles:
         """Return the pixels (C, H, W) of one file; CorruptFileError names an unusable file."""
         return _read_image(self.source, self.names[row], self._pixels)
 
-    def decode_rows(self, rows: Sequence[int]) -> tuple[Tensor, list[UnreadableImage]]:
-        """Return the pixels of some files, zeros for unreadable ones, and the unreadable ones."""
-        pixels = torch.zeros((len(rows), *self.shape), dtype=torch.uint8)
-        array, unreadable = pixels.numpy(), []
-        for place, found in enumerate(_attempts(self.decode, rows)):
-            if isinstance(found, UnreadableImage):
-                unreadable.append(found)
-            else:
-                array[place] = found
-        return pixels, unreadable
+    def decode_all(self) -> tuple[Tensor, list[UnreadableImage]]:
+        """Return the pixels of all files, zeros for unreadable ones, and the unreadable files."""
+        pixels = torch.zeros((len(self), *self.shape), dtype=torch.uint8)
+        array = pixels.numpy()
+
+        def fill(row: int) -> None:
+            array[row] = self.decode(row)
+
+        return pixels, _unreadable(_attempts(fill, len(self)))
 
     def check_all(self) -> list[UnreadableImage]:
         """Decode all files, keep no pixels, and return the unreadable files."""
-        found = _attempts(self.decode, range(len(self)))
-        return [image for image in found if isinstance(image, UnreadableImage)]
+        return _unreadable(_attempts(self.decode, len(self)))
 
     def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
         channels, height, width = self.shape
@@ -161,9 +159,9 @@ def read_headers(
     source: PhotoSource, names: Sequence[str]
 ) -> tuple[dict[int, Header], list[UnreadableImage]]:
     """Return the headers of all readable files, by row, and the unreadable files."""
-    found = list(_attempts(lambda row: _read_image(source, names[row], _header), range(len(names))))
+    found = list(_attempts(lambda row: _read_image(source, names[row], _header), len(names)))
     headers = {row: header for row, header in enumerate(found) if isinstance(header, Header)}
-    return headers, [image for image in found if isinstance(image, UnreadableImage)]
+    return headers, _unreadable(found)
 
 
 def _header(image: Image.Image) -> Header:
@@ -287,7 +285,7 @@ def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str)
     return image.crop((left, top, left + width, top + height))
 
 
-def _attempts(work: Callable[[int], _T], rows: Sequence[int]) -> Iterator[_T | UnreadableImage]:
+def _attempts(work: Callable[[int], _T], rows: int) -> Iterator[_T | UnreadableImage]:
     """Yield what `work` returns for each row, in order; an unreadable file is no error."""
 
     def attempt(row: int) -> _T | UnreadableImage:
@@ -296,4 +294,8 @@ def _attempts(work: Callable[[int], _T], rows: Sequence[int]) -> Iterator[_T | U
         except CorruptFileError as error:
             return UnreadableImage(row, str(error))
 
-    return map_ahead(attempt, rows)
+    return map_ahead(attempt, range(rows))
+
+
+def _unreadable(found: Iterable[object]) -> list[UnreadableImage]:
+    return [image for image in found if isinstance(image, UnreadableImage)]

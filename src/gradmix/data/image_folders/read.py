@@ -97,7 +97,7 @@ def load_images(
     if stream or (stream is None and x.shape.numel() > IN_MEMORY):
         unreadable = files.check_all() if skip else []
     else:
-        x, unreadable = files.decode_rows(range(len(files)))
+        x, unreadable = files.decode_all()
     if unreadable:
         rows = readable(unreadable)
         listing, x = listing.keep(rows), x[torch.tensor(rows)]
