@@ -35,7 +35,7 @@ from torch import Tensor
 from gradmix.data import from_folder, stream
 from gradmix.data.image_folders.write_shards import write_shards
 
-CLASSES, BATCH, CHUNK = 10, 64, 8  # CHUNK: batches that are timed at once
+CLASSES, BATCH, CHUNK = 10, 64, 4  # CHUNK: batches that are timed at once
 
 
 class Cost(NamedTuple):
