@@ -4,9 +4,11 @@
 
 It writes distinct photos to shards. A process with a limit on its memory then reads all of them
 once in random order, in batches, as the training loop does. The limit is below the size of the
-decoded photos. Chunks of photos alternate with a plain loop of Pillow over the same files in
-memory, so that a slow moment of the machine affects both. A second reader starts in the middle, as
-a resumed run does, and must receive the same batches.
+decoded photos. Chunks of photos are read three times in turn: by a plain loop of Pillow over the
+same files in memory, by our reader with one thread, and by our reader with its usual threads. A
+slow moment of the machine therefore affects all of them. A rate above 1 means faster than Pillow;
+the quartiles are over the chunks. A second reader starts in the middle, as a resumed run does, and
+must receive the same batches.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,25 +32,24 @@ import xxhash
 from PIL import Image
 from torch import Tensor
 
-from gradmix.data import from_folder
+from gradmix.data import from_folder, stream
 from gradmix.data.image_folders.write_shards import write_shards
 
-CLASSES, BATCH, CHUNK = 10, 64, 8  # CHUNK: batches that are timed at once
+CLASSES, BATCH, CHUNK = 10, 64, 4  # CHUNK: batches that are timed at once
 
 
 class Cost(NamedTuple):
     """Seconds of a loop."""
 
-    wall: float = 0.0
-    cpu: float = 0.0
+    wall: float
+    cpu: float
 
-    @classmethod
-    def now(cls) -> Cost:
-        return cls(time.perf_counter(), time.process_time())
 
-    def since(self, start: Cost, before: Cost) -> Cost:
-        """Return the sum of earlier costs and of those since a start."""
-        return Cost(before.wall + self.wall - start.wall, before.cpu + self.cpu - start.cpu)
+def timed(work: Callable[[], None]) -> Cost:
+    """Return the cost of `work` in all threads of this process."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def write_photos(folder: Path, count: int, side: int) -> None:
@@ -66,35 +69,49 @@ def read_all(shards: Path, side: int) -> dict[str, float]:
     x: Any = data.train.x  # StreamedImages
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     batches = order[: len(x) // BATCH * BATCH].split(BATCH)
-    ours, pillow, digests, size = Cost(), Cost(), [], 0
+    costs: dict[str, list[Cost]] = {"pillow": [], "one_thread": [], "threads": []}
+    size, threads = 0, stream.THREADS
     for start in range(0, len(batches), CHUNK):
         chunk = batches[start : start + CHUNK]
-        began = Cost.now()
-        read = list(x.batches(chunk))
-        ours = Cost.now().since(began, ours)
-        digests += [_digest(batch) for batch in read]
         names = [x.files.names[row] for batch in chunk for row in batch.tolist()]  # train is first
         files = [x.files.source.read(name) for name in names]
-        began = Cost.now()
-        for content in files:
-            with Image.open(io.BytesIO(content)) as photo:
-                np.asarray(photo.convert("RGB"))
-        pillow = Cost.now().since(began, pillow)
         size += sum(map(len, files))
+        costs["pillow"].append(timed(partial(_plain_loop, files)))
+        stream.THREADS = 1
+        costs["one_thread"].append(timed(partial(_read, x, chunk)))
+        stream.THREADS = threads
+        costs["threads"].append(timed(partial(_read, x, chunk)))
+    digests = [_digest(batch) for batch in x.batches(batches)]
     half = len(batches) // 2
     resumed = [_digest(batch) for batch in x.batches(batches[half:])]
     count = len(batches) * BATCH
-    return {
+    found = {
         "photos": count,
         "kb_per_file": size / count / 1e3,
         "decoded_mb": len(x) * 3 * side * side / 1e6,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-        "photos_per_second": count / ours.wall,
-        "wall_ratio": pillow.wall / ours.wall,
-        "cpu_ratio": pillow.cpu / ours.cpu,
+        "photos_per_second": count / sum(cost.wall for cost in costs["threads"]),
         "distinct_batches": len(set(digests)),
         "resumed_exactly": float(resumed == digests[half:]),
     }
+    for name in ("one_thread", "threads"):
+        for kind in Cost._fields:
+            pairs = zip(costs["pillow"], costs[name], strict=True)
+            ratios = [getattr(plain, kind) / getattr(ours, kind) for plain, ours in pairs]
+            for percent in (25, 50, 75):
+                found[f"{name}_{kind}_{percent}%"] = float(np.percentile(ratios, percent))
+    return found
+
+
+def _plain_loop(files: list[bytes]) -> None:
+    for content in files:
+        with Image.open(io.BytesIO(content)) as photo:
+            np.asarray(photo.convert("RGB"))
+
+
+def _read(x: Any, chunk: Sequence[Tensor]) -> None:
+    for _ in x.batches(chunk):  # each batch is dropped, as in training
+        pass
 
 
 def _digest(batch: Tensor) -> str:

@@ -213,7 +213,7 @@ def _input(image: Any, where: str) -> Tensor:
             converted = convert(image, 1 if is_grey(image.mode) else 3)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        return torch.from_numpy(np.array(channels_first(converted)))
+        return torch.from_numpy(np.array(channels_first(converted), order="C"))
     if not isinstance(image, (Tensor, np.ndarray)):
         raise InputError(
             f"{where} has an image of type {type(image).__name__}; it must be a tensor, a NumPy "

@@ -1,4 +1,4 @@
-"""Whole data sets, before they are split into tasks: built-in ones, and those of a caller."""
+"""Whole data sets, before they are split into tasks: built-in ones, and a caller's own."""
 
 from __future__ import annotations
 

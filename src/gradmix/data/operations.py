@@ -1,7 +1,7 @@
 """The fourteen operations of RandAugment on batches of images.
 
-Results are those of Pillow, bit for bit, as in torchvision's RandAugment on Pillow images. The set
-of operations and their strengths are those of torchvision's `transforms/autoaugment.py`.
+Results agree with Pillow bit by bit, like torchvision's RandAugment on Pillow images. Operations
+and strengths follow torchvision's `transforms/autoaugment.py`.
 
 kornia is not used, because it differs and is slower (kornia 0.9, 37 images of 3 × 32 × 32, one
 thread). Its equalize, posterize, solarize, brightness, min-max normalisation and translate agree

@@ -1,4 +1,4 @@
-"""The pool T_l ∪ M: the samples of the current task, then those of the memory."""
+"""The pool T_l ∪ M: the samples of the current task, then the samples of the memory."""
 
 from __future__ import annotations
 
@@ -28,16 +28,12 @@ class Normalise:
             raise InputError(f"mean is {mean} and std is {std}; give one positive std per mean")
         self._mean = torch.tensor(mean, dtype=torch.float32, device=device)
         self._scale = torch.tensor(std, dtype=torch.float32, device=device).reciprocal_()
-        self._shaped = {2: (self._mean, self._scale)}  # by number of dimensions, to broadcast
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the network inputs of stored samples, (N, C, H, W) or (N, d)."""
-        if x.ndim not in self._shaped:
-            shape = (-1, *(1,) * (x.ndim - 2))  # channels first: images (N, C, H, W), rows (N, d)
-            self._shaped[x.ndim] = self._mean.view(shape), self._scale.view(shape)
-        mean, scale = self._shaped[x.ndim]
+        shape = (-1, *(1,) * (x.ndim - 2))  # (C, 1, 1) or (d,)
         own = x.to(torch.float32, copy=True)  # a copy, to change in place
-        return own.sub_(mean).mul_(scale)
+        return own.sub_(self._mean.view(shape)).mul_(self._scale.view(shape))
 
     def undo(self, x: Tensor) -> Tensor:
         """Return the stored values of network inputs, in float32."""

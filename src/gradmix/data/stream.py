@@ -6,10 +6,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from gradmix.data.image_folders.decode import ImageFiles
 
 THREADS = min(8, os.cpu_count() or 1)
-_AHEAD = 64  # results in advance: two batches of photos, 10 MB at 224x224
+_AHEAD = 64  # results in advance
+_AT_ONCE = 4  # images that a thread decodes for one result
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], threads: int = 0) -> Iterator[_R]:
-    """Yield `work(item)` of each item in order, computed in advance by threads.
+def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD) -> Iterator[_R]:
+    """Yield `work(item)` of each item in order, computed in advance by `THREADS` threads.
 
     Pillow and PyTorch release Python's lock, so decoding overlaps with the caller's computation.
     An error of `work` is raised when its item is due. When the caller stops, by an error, Ctrl-C or
@@ -34,23 +35,31 @@ def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], threads: int = 0) -
     Args:
         work: A function that threads may call at the same time.
         items: The items; they are taken when a thread needs one.
-        threads: Number of threads; 0 is one per core, at most 8.
+        ahead: Number of results that are computed before the caller needs them.
 
     Example:
         >>> list(map_ahead(str.upper, "abc"))
         ['A', 'B', 'C']
     """
-    pool = ThreadPoolExecutor(threads or THREADS, thread_name_prefix="gradmix-ahead")
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gradmix-ahead")
     waiting: deque[Future[_R]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
-            if len(waiting) >= _AHEAD:
+            if len(waiting) >= ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Group(NamedTuple):
+    """A few images of a batch, which one thread decodes."""
+
+    pixels: npt.NDArray[np.uint8]  # of the whole batch, (B, C, H, W)
+    batch: list[int]  # the rows of the whole batch
+    start: int  # place in the batch of the first image
 
 
 class StreamedImages:
@@ -110,12 +119,24 @@ class StreamedImages:
             CorruptFileError: A file cannot be read.
         """
         rows = [self._rows[index.cpu()].tolist() for index in indices]
-        images = map_ahead(self.files.decode, chain.from_iterable(rows))
-        for batch in rows:
-            pixels = np.empty((len(batch), *self.files.shape), dtype=np.uint8)
-            for place, image in enumerate(islice(images, len(batch))):
-                pixels[place] = image
+        for pixels in map_ahead(self._decode, self._groups(rows), ahead=_AHEAD // _AT_ONCE):
+            if pixels is None:
+                continue
             decoded = torch.from_numpy(pixels)
             if self.device.type == "cuda":  # pinned, so that the copy does not wait
                 decoded = decoded.pin_memory()
             yield decoded.to(self.device, non_blocking=True)
+
+    def _groups(self, batches: Sequence[list[int]]) -> Iterator[_Group]:
+        """Yield the images of all batches, a few at a time; at least one group per batch."""
+        for batch in batches:
+            pixels = np.empty((len(batch), *self.files.shape), dtype=np.uint8)
+            for start in range(0, max(len(batch), 1), _AT_ONCE):
+                yield _Group(pixels, batch, start)
+
+    def _decode(self, group: _Group) -> npt.NDArray[np.uint8] | None:
+        """Decode the images of a group; return the pixels of the batch after its last group."""
+        pixels, batch, start = group
+        for place in range(start, min(start + _AT_ONCE, len(batch))):
+            pixels[place] = self.files.decode(batch[place])
+        return pixels if start + _AT_ONCE >= len(batch) else None

@@ -1,6 +1,6 @@
 """Convert named tensors to the bytes of a safetensors file and back, without a second copy.
 
-The format is that of safetensors, and all its readers accept it: the length of a header, the header
+The format is safetensors, and all its readers accept it: the length of a header, the header
 (JSON: name → dtype, shape, begin and end), then the bytes of the tensors without gaps. The package
 `safetensors` itself needs all bytes of a file in memory at once, or a file of its own to map.
 """

@@ -1,4 +1,4 @@
-"""Networks: a backbone that gives embeddings, and a linear head."""
+"""Networks: a backbone that computes embeddings, and a linear head."""
 
 from __future__ import annotations
 

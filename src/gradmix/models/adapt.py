@@ -76,7 +76,7 @@ class Adapted(nn.Module):
 def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted:
     """Return a module with the interface of a network: features, head, and a mix of the input.
 
-    The module is not copied. A `Network` is returned as it is.
+    The module is not copied. A `Network` is returned unchanged.
 
     Args:
         module: Any module with a final linear layer.
@@ -150,7 +150,7 @@ def tensor_of(output: object, *names: str) -> Tensor:
 def without_head(module: nn.Module, x: Tensor) -> nn.Module:
     """Return a copy of a module that stops before its final linear layer.
 
-    A module whose output for `x` is not the output of its last `nn.Linear` is returned as it is.
+    A module whose output for `x` is not the output of its last `nn.Linear` is returned unchanged.
     """
     linears = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     if not linears or not linears[-1]:
@@ -176,7 +176,7 @@ def load_backbone(
         network: The network.
         source: A state dict, a module, or the path of a file (`.safetensors`, or a state dict
             that `torch.load` reads with `weights_only=True`). Tensors are matched by name and
-            shape; those of its head are skipped.
+            shape; the head's are skipped.
         rename: Replaces beginnings of the source's names. `TORCHVISION_NAMES` in
             `gradmix.models.resnet` loads torchvision's resnet18.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 MOST_HEADS = 8
-RATIO = 4  # width of a hidden layer over that of a token
+RATIO = 4  # width of a hidden layer / width of a token
 INIT_STD = 0.02  # of weights and tokens, as in DeiT
 
 

@@ -151,8 +151,8 @@ class PooledNetwork(Network):
         return hidden.flatten(2).mT
 
 
-def without_head(network: Network) -> Network:
-    """Remove the head of a network, of which only features or tokens are used, and return it."""
+def remove_head(network: Network) -> Network:
+    """Remove the head of a network whose features or tokens are used, and return the network."""
     del network.head
     return network
 

@@ -144,8 +144,8 @@ def load_pretrained(
     Args:
         model: A name of `PRETRAINED`, "timm/NAME" (extra `gradmix[timm]`), or a module that maps
             photos to embeddings (B, d), feature maps (B, d, h, w), or a Hugging Face output with
-            `.last_hidden_state` or `.logits`. If its output is that of a final linear layer, the
-            embedding is the input of that layer.
+            `.last_hidden_state` or `.logits`. If it ends with a linear layer, the embedding is
+            the input of that layer.
         weights: A local file with the weights, instead of the published ones. It is a
             safetensors file, or a state dict that `torch.load(..., weights_only=True)` reads.
         input_size: The height and width of photos, in pixels. Default: the backbone's own.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradmix.models.attention import MergeAttention
 from gradmix.models.heads import widen_head
-from gradmix.models.network import Mix, Network, new_linear, without_head
+from gradmix.models.network import Mix, Network, new_linear, remove_head
 from gradmix.types import MixedBatch
 
 AGNOSTIC_SHARE = 0.05  # of the task-agnostic weights in a new task-specific network
@@ -41,7 +41,7 @@ class TagFexNetwork(nn.Module):
         super().__init__()
         self.draws_randomly, self.width = first.draws_randomly, first.embedding_size
         head = first.head
-        self.specifics = nn.ModuleList([without_head(first)])
+        self.specifics = nn.ModuleList([remove_head(first)])
         self.agnostic = copy.deepcopy(first)
         self.projector = _projector(self.width, generator, head.weight.device)
         self.predictor: nn.Linear | None = None  # from the second task on, as all below

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gradmix.models.attention import INIT_STD, TaskAttention
 from gradmix.models.heads import BlockLinear, drop_output, grow_head
-from gradmix.models.network import Mix, Network, new_linear, without_head
+from gradmix.models.network import Mix, Network, new_linear, remove_head
 
 
 class TaskTokenNetwork(nn.Module):
@@ -22,7 +22,7 @@ class TaskTokenNetwork(nn.Module):
         super().__init__()
         self.draws_randomly, self.width = backbone.draws_randomly, backbone.embedding_size
         head, device = backbone.head, backbone.head.weight.device
-        self.backbone = without_head(backbone)
+        self.backbone = remove_head(backbone)
         self.attention = TaskAttention(self.width, generator=generator, device=device)
         self.tokens = nn.ParameterList([self._new_token(generator, device)])
         self.norms = nn.ModuleList([nn.LayerNorm(self.width, device=device)])

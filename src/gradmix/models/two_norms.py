@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradmix.models.network import Mix, Network, without_head
+from gradmix.models.network import Mix, Network, remove_head
 
 
 class TokenNorm(nn.BatchNorm1d):
@@ -41,7 +41,7 @@ class TwoNorms(nn.Module):
         super().__init__()
         self.draws_randomly = network.draws_randomly
         size, device = network.embedding_size, head.weight.device
-        self.network = without_head(network)
+        self.network = remove_head(network)
         self.norm_old = TokenNorm(size, device=device).requires_grad_(False)
         self.norm_new = TokenNorm(size, device=device)
         self.head = head
@@ -63,9 +63,9 @@ class TwoNorms(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Let the normalisation for old classes take over half of the other; at first, all of it.
+        """Update the normalisation for old classes: copy the other one at first, later average.
 
-        Later, scales and shifts are averaged. Running statistics continue.
+        Scales and shifts are averaged. Running statistics continue.
         """
         if not self.two:
             self.norm_old.load_state_dict(self.norm_new.state_dict())

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from gradmix.errors import InputError
 from gradmix.models.network import Mix, Network, Part, check_sizes, draw_defaults
 
-MLP_RATIO = 4  # width of a block's hidden layer over that of its tokens
+MLP_RATIO = 4  # width of a block's hidden layer / width of a token
 INIT_STD = 0.02
 
 

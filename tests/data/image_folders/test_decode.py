@@ -307,5 +307,5 @@ def test_damaged_files_raise_only_our_error(
     path = tmp_path_factory.mktemp("damaged") / "0.img"
     path.write_bytes(content[: int(keep * len(content)) + 1])
     files = ImageFiles(FileSource(path.parent), [path.name], (3, 8, 8), "bilinear")
-    _, unreadable = files.decode_rows([0])
+    _, unreadable = files.decode_all()
     assert all(str(path) in image.message for image in unreadable)

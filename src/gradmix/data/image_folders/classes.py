@@ -116,7 +116,7 @@ def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -
 
 
 def has_test_classes(source: FileSource) -> bool:
-    """Return whether there are folders of test classes beside those of training classes."""
+    """Return whether there are folders of training classes and folders of test classes."""
     top = _inside_wrappers(source)
     test = top.test_part(_TEST_FOLDERS)
     return top.is_split(_TEST_FOLDERS) and test is not None and bool(test.folders)

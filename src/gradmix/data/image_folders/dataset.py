@@ -48,7 +48,7 @@ def from_folder(
         channels: 1 for grey or 3 for RGB. Default: 1 if all images are grey, else 3.
         resample: "bilinear" or "bicubic".
         corrupt: "refuse" raises CorruptFileError if images cannot be read; "skip" skips them with
-            a warning. A streamed data set is checked beforehand only with "skip".
+            a warning. Streamed images are checked before use only with "skip".
         test_fraction: Without a test folder, the last images of each class become test images:
             this fraction, at least one.
         stream: Leave the images in their files and decode them when needed, see `StreamedImages`.

@@ -1,4 +1,4 @@
-"""Photos that a caller gives as objects: paths, bytes, files, Pillow images and arrays.
+"""Photos that a caller passes as objects: paths, bytes, files, Pillow images and arrays.
 
     GivenPhotos ── ImageFiles ── a tensor
 
@@ -63,10 +63,10 @@ def read_photos(
     largest: int = 64,
     stream: bool = False,
 ) -> Tensor:
-    """Return photos as uint8 (N, C, H, W), resized like those of a folder.
+    """Return photos as uint8 (N, C, H, W), resized like the photos of a folder.
 
     Args:
-        items: The photos, of any kinds; a folder stands for all photos in it, sorted by name.
+        items: The photos, of any kinds. A folder means all photos in it, sorted by name.
         name: The name of the argument in messages.
         shape: Resize photos to this (C, H, W).
         size: Without a shape, resize photos to `size` x `size`.
@@ -97,7 +97,7 @@ def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:
 
 
 class GivenPhotos:
-    """Photos by number, in place of a `FileSource`."""
+    """Photos by number, as a `PhotoSource`."""
 
     def __init__(self, items: Sequence[Any], name: str) -> None:
         single = len(items) == 1

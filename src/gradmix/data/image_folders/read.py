@@ -67,7 +67,7 @@ def load_images(
         form: Their form, or a function that chooses it from the headers of the readable images.
         stream: Leave the images in their files; None: if they do not fit into `IN_MEMORY`.
         skip: Skip images that cannot be read; otherwise they are refused. Streamed images are
-            checked beforehand only if they are to be skipped.
+            checked before use only if `skip` is true.
         hint: End of the message that refuses images.
 
     Raises:
@@ -97,7 +97,7 @@ def load_images(
     if stream or (stream is None and x.shape.numel() > IN_MEMORY):
         unreadable = files.check_all() if skip else []
     else:
-        x, unreadable = files.decode_rows(range(len(files)))
+        x, unreadable = files.decode_all()
     if unreadable:
         rows = readable(unreadable)
         listing, x = listing.keep(rows), x[torch.tensor(rows)]

@@ -26,7 +26,7 @@ def write_shards(
 ) -> list[Path]:
     """Write the photos of a folder to shards, sorted by name; equal folders give equal shards.
 
-    The content of the photos stays as it is. The shards appear all at once, when they are complete.
+    The content of the photos does not change. The shards appear when all are complete.
 
     Args:
         folder: A folder or zip file with a folder of photos for each class; see `classes`.
