@@ -34,7 +34,8 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
-html_static_path = []
+html_static_path = ["_static"]
+html_css_files = ["keyboard.css"]
 html_show_sourcelink = False
 
 

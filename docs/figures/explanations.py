@@ -105,7 +105,7 @@ def _gains(runs: Sequence[RunResult]) -> Figure:
 
 def _criterion() -> Figure:
     """Left: which direction helps. Right: the shapes of the three products."""
-    figure = Figure(figsize=(8, 2.6), layout="constrained")
+    figure = Figure(figsize=(8, 2.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 2.2))
     for x, y, colour, text in (
         (0.0, 1.0, "black", "$\\bar{g}$, the memory's gradient"),
@@ -118,7 +118,7 @@ def _criterion() -> Figure:
     left.set(xlim=(-0.2, 2.2), ylim=(-0.9, 1.2))
     for place, product in enumerate(PRODUCTS):
         _draw_product(right, 4.2 * place, *product)
-    right.set(xlim=(-0.6, 12.2), ylim=(-1.2, 3.2))
+    right.set(xlim=(-0.6, 12.2), ylim=(-0.8, 3.2))
     for axes in (left, right):
         axes.set_axis_off()
     return figure
