@@ -33,6 +33,7 @@ figures: $(INSTALLED)
 
 docs: $(DOCUMENTED)
 	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
+	$(BIN)/pytest -q -m "" tests/docs/test_site.py
 	@echo "the site is in docs/_build/html/index.html"
 
 linkcheck: $(DOCUMENTED)
