@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import gradmix
+
 ROOT = Path(__file__).parents[2]
 SKIPPED = {".venv", ".avalanche", ".git", ".oldest", ".wheel", "_build", "node_modules"}
 PAGES = sorted(
@@ -80,3 +82,9 @@ def test_the_readme_links_every_page_of_the_documentation():
     linked = {target.partition("#")[0] for target in links(Path("README.md"))}
     pages = {page.as_posix() for page in PAGES if page.parent == Path("docs")}
     assert pages <= linked
+
+
+def test_the_reference_has_every_public_name():
+    page = text_of(Path("docs/reference/api.md"))
+    described = set(re.findall(r":: gradmix\.(?:errors\.)?(\w+)", page))
+    assert set(gradmix.__all__) - {"__version__"} <= described
