@@ -67,7 +67,9 @@ def show_comparison(results: Sequence[RunResult]) -> None:
     for label, result in zip(labels, results, strict=False):
         rows.setdefault(label, []).append(result)
     if rows:
-        print_table(results_table(rows))
+        table = results_table(rows)
+        table.columns.pop()  # seconds: the demo compares accuracy
+        print_table(table)
         output.print(forgetting_chart(rows))
     if len(results) == len(labels):
         output.print(_what_gradients_add(results), soft_wrap=True)
