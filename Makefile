@@ -8,7 +8,7 @@ EXTRAS := cluster,demo,export,figures,hub,many,photos,serve
 
 OLDEST_TESTS := $(addprefix tests/,classifier/test_classifier.py files/test_state_file.py runs/test_run.py cli/test_main.py)
 
-.PHONY: demo test test-all check bench docs wheel test-oldest venv clean
+.PHONY: demo test test-all check bench figures docs linkcheck wheel test-oldest venv clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradmix demo
@@ -28,9 +28,16 @@ check: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
+figures: $(INSTALLED)
+	$(BIN)/python -m docs.figures
+
 docs: $(DOCUMENTED)
 	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
+	$(BIN)/pytest -q -m "" tests/docs/test_site.py
 	@echo "the site is in docs/_build/html/index.html"
+
+linkcheck: $(DOCUMENTED)
+	$(BIN)/sphinx-build -b linkcheck --quiet docs docs/_build/linkcheck
 
 wheel: $(INSTALLED)
 	rm -rf dist .wheel

@@ -27,6 +27,7 @@ nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # with tables
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -34,7 +35,8 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
-html_static_path = []
+html_static_path = ["_static"]
+html_css_files = ["keyboard.css"]
 html_show_sourcelink = False
 
 

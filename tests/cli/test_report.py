@@ -87,7 +87,10 @@ def test_the_demo_ends_with_a_report_where_the_user_is(gradmix, quick_demo, tmp_
     printed = gradmix("demo")
     assert printed.endswith(f"All results, with charts: {REPORT}\n")
     assert "ER + balanced control" in printed
-    assert "What gradients add: +0.000 ± 0.000, the paired difference" in printed
+    assert (
+        "What gradients add: +0.000 ± 0.000, gradmix+ minus its best gradient-free control"
+        in printed
+    )
     assert "<title>gradmix demo</title>" in (tmp_path / REPORT).read_text(encoding="utf-8")
 
 

@@ -14,7 +14,8 @@ from gradmix.cli import main
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+DOCS = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")]
+PAGES = ["README.md", *sorted(page.relative_to(ROOT).as_posix() for page in DOCS)]
 
 
 def blocks(page, language):

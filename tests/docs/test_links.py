@@ -1,10 +1,12 @@
-"""Every relative link of every Markdown page leads somewhere, and no page names a machine."""
+"""Relative links of Markdown pages lead somewhere, external ones are known, and none is local."""
 
 import re
 import unicodedata
 from pathlib import Path
 
 import pytest
+
+import gradmix
 
 ROOT = Path(__file__).parents[2]
 SKIPPED = {".venv", ".avalanche", ".git", ".oldest", ".wheel", "_build", "node_modules"}
@@ -15,6 +17,10 @@ PAGES = sorted(
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+EXTERNAL = {
+    "https://arxiv.org/abs/2505.08528",  # the paper
+}
+"""All external links. Open a new one in a browser before you add it; `make linkcheck` opens all."""
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|mnt|opt)/\w")
 
 
@@ -22,9 +28,13 @@ def text_of(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
 
+def prose(page):
+    """The text of a page without code."""
+    return re.sub(r"`[^`\n]*`", "", FENCED.sub("", text_of(page)))
+
+
 def links(page):
-    text = re.sub(r"`[^`\n]*`", "", FENCED.sub("", text_of(page)))
-    return [target for target in LINK.findall(text) if "://" not in target]
+    return [target for target in LINK.findall(prose(page)) if "://" not in target]
 
 
 def anchors(page):
@@ -57,6 +67,12 @@ def test_relative_links_lead_to_files_and_headings(page):
             assert anchor in anchors(found.relative_to(ROOT)), f"{page}: {target}"
 
 
+def test_external_links_are_those_in_the_list():
+    found = {link for page in PAGES for link in re.findall(r"[(<](\w+://[^\s)>]+)", prose(page))}
+    assert found == EXTERNAL
+    assert all(re.fullmatch(r"https://[\w.-]+/\S*[\w/]", link) for link in found)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_no_page_names_a_folder_of_a_machine(page):
     assert MACHINE_PATH.search(text_of(page)) is None
@@ -66,3 +82,9 @@ def test_the_readme_links_every_page_of_the_documentation():
     linked = {target.partition("#")[0] for target in links(Path("README.md"))}
     pages = {page.as_posix() for page in PAGES if page.parent == Path("docs")}
     assert pages <= linked
+
+
+def test_the_reference_has_every_public_name():
+    page = text_of(Path("docs/reference/api.md"))
+    described = set(re.findall(r":: gradmix\.(?:errors\.)?(\w+)", page))
+    assert set(gradmix.__all__) - {"__version__"} <= described

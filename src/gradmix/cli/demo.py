@@ -36,7 +36,17 @@ def demo() -> None:
 
 def compare_mixes() -> None:
     """Learn digits with plain replay, Mixup, Remix, GradMix and a control; print a table."""
-    configs = demo_configs()
+    show_settings()
+    every = [config for row in demo_configs().values() for config in row]
+    results, finished = run_all(every, store=None)
+    show_comparison(results)
+    if not finished:
+        raise typer.Exit(130)
+    _write_report(results)
+
+
+def show_settings() -> None:
+    """Print what is learned, and with which settings."""
     settings = (f"{short_name(name)} {value}" for name, value in PRESETS["digits"].items())
     output.print(
         "Learning 1,797 handwritten digits two classes at a time, with a small memory of old "
@@ -44,19 +54,25 @@ def compare_mixes() -> None:
         f"the demo uses seeds {SEEDS[0]} to {SEEDS[-1]}.",
         soft_wrap=True,
     )
-    every = [config for row in configs.values() for config in row]
-    results, finished = run_all(every, store=None)
-    labels = [label for label, row in configs.items() for _ in row]
+
+
+def show_comparison(results: Sequence[RunResult]) -> None:
+    """Print accuracy, forgetting and what gradients add.
+
+    Args:
+        results: Results in the order of `demo_configs`; fewer if the demo was stopped.
+    """
+    labels = [label for label, row in demo_configs().items() for _ in row]
     rows: dict[str, list[RunResult]] = {}
-    for label, result in zip(labels, results, strict=False):  # fewer if it was stopped
+    for label, result in zip(labels, results, strict=False):
         rows.setdefault(label, []).append(result)
     if rows:
-        print_table(results_table(rows))
+        table = results_table(rows)
+        table.columns.pop()  # seconds: the demo compares accuracy
+        print_table(table)
         output.print(forgetting_chart(rows))
-    if not finished:
-        raise typer.Exit(130)
-    output.print(_what_gradients_add(results), soft_wrap=True)
-    _write_report(results)
+    if len(results) == len(labels):
+        output.print(_what_gradients_add(results), soft_wrap=True)
 
 
 def demo_configs() -> dict[str, list[RunConfig]]:
@@ -80,8 +96,8 @@ def _what_gradients_add(results: Sequence[RunResult]) -> str:
     groups = group_results(results)
     added = next(filter(None, (gradients_add(group, groups) for group in groups)))
     return (
-        f"What gradients add: {added.interval()}, the paired difference with its 95% interval of "
-        f"gradmix+ to its best gradient-free control ({added.base})."
+        f"What gradients add: {added.interval()}, gradmix+ minus its best gradient-free control\n"
+        f"({added.base}); paired difference with its 95% interval."
     )
 
 
