@@ -11,7 +11,6 @@ from gradmix.paper.numbers import Setting
 from gradmix.runs.comparisons import uses_gradients
 from gradmix.runs.config import CONTROL_PARTNERS, RunConfig, config_for, controls_of
 from gradmix.runs.labels import display, format_setting
-from gradmix.settings import MixSettings
 
 LABELS = {
     "none": "",

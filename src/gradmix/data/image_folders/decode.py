@@ -88,11 +88,6 @@ class ImageFiles:
         shape: tuple[int, int, int],
         resample: str | None = None,
     ) -> None:
-        from PIL import Image
-
-        # Pillow keeps the memory of some images. Otherwise glibc returns it to the system after
-        # each image of a thread, which costs an eighth of the time.
-        Image.core.set_blocks_max(max(Image.core.get_blocks_max(), THREADS))
         self.source = source
         self.names = list(names)
         self.shape = shape
