@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.figures import demo, explanations, photos
+from docs.figures import demo, explanations, photos, science
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +18,7 @@ def main() -> None:
     results = ROOT / "results"
     demo.draw(results / "digits", folder / "demo.svg")
     photos.draw(ROOT / "docs" / "photos.json", folder / "photos.svg")
+    science.draw(folder / "science.svg")
     explanations.draw(results, folder / "explanations")
     pages = ["--no-run", "--out", str(results), "--to", str(folder / "reproduction")]
     command = [sys.executable, "-m", "gradmix", "reproduce", "all", *pages]

@@ -10,7 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from gradmix import ResultStore
 from gradmix.cli import main
+from gradmix.runs.config import expand
+from gradmix.runs.grid import read_grids
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -83,3 +86,14 @@ def test_the_example_of_an_own_loop_learns(capsys):
     assert len(scores) == 5
     assert scores[0] > 0.95
     assert scores[-1] > 0.7
+
+
+def test_the_recipe_accurate_has_committed_results():
+    grids = read_grids(ROOT / "examples" / "accurate.toml", seed=[60, 61, 62, 63, 64])
+    store = ResultStore(ROOT / "results" / "accurate")
+    results = [store.find(config) for config in expand(grids)[0]]
+    assert len(results) == 10
+    assert all(result is not None for result in results)
+    text = (ROOT / "docs" / "science.md").read_text(encoding="utf-8")
+    for result in results:
+        assert f"{result.metrics['average_accuracy']:.4f}" in text
