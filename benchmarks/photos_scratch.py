@@ -27,7 +27,7 @@ import gradmix
 from gradmix.classifier.setup import STEPS
 
 EACH, EXEMPLARS, BATCH = 200, 32, 32
-MIXES = ("none", "mixup", "remix", "class-balanced:linear:remix", "gradmix", "gradmix+")
+MIXES = ("none", "mixup", "remix", "balanced-remix", "gradmix", "gradmix+")
 
 
 def read(path: Path, split: str, each: int) -> tuple[np.ndarray, np.ndarray]:

@@ -172,11 +172,17 @@ def test_a_total_replaces_the_number_per_class():
 
 
 def test_changed_settings_ignore_defaults_and_removed_settings_at_theirs():
-    config = {**RunSettings(data="mnist", seed=3).to_json(), **REMOVED}
+    config = {**RunSettings(data="mnist", seed=3, mix="gradmix+").to_json(), **REMOVED}
     assert changed_settings(config) == {"data": "mnist", "seed": 3}
     assert changed_settings({"level": "sample", "future": 1}) == {"level": "sample", "future": 1}
     assert DEFAULTS["increments"] == [2]
     assert DEFAULTS["options"] == {}
+
+
+def test_runs_mix_without_gradients_and_result_files_keep_their_names():
+    assert RunSettings.model_fields["mix"].default == "balanced-remix"
+    assert DEFAULTS["mix"] == "gradmix+"  # with which committed results were named
+    assert changed_settings({"mix": "balanced-remix"}) == {"mix": "balanced-remix"}
 
 
 def test_a_classifier_may_leave_settings_to_the_data():

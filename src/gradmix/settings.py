@@ -59,7 +59,7 @@ class ExperimentSettings(Settings):
 class MixSettings(Settings):
     """How batches are mixed; None means the value that belongs to the mix."""
 
-    mix: Text = setting("gradmix+", "Mix by name, partners:blend:labels, or none.")
+    mix: Text = setting("balanced-remix", "Mix by name, partners:blend:labels, or none.")
     alpha: Number | None = setting(None, "α of the Beta distribution of λ.", PAPER, short="α", gt=0)
     tau: Number | None = setting(None, "τ of Remix's label rule.", "Remix", short="τ", ge=0, le=1)
     tables: Whole | None = setting(
@@ -296,8 +296,9 @@ DEFAULTS: dict[str, Any] = {
         if not field.is_required()
     },
     **REMOVED,
+    "mix": "gradmix+",  # an earlier default, with which the names of result files were made
 }
-"""The default of every setting that runs have or had, in the types of JSON."""
+"""The default of every setting that runs have or had, in the types of JSON, for result files."""
 
 
 def short_name(name: str) -> str:
@@ -312,7 +313,7 @@ def short_name(name: str) -> str:
 
 
 def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration in JSON form that differ from their defaults."""
+    """Return the settings of a configuration in JSON form that differ from `DEFAULTS`."""
     return {
         name: value
         for name, value in config.items()
@@ -361,7 +362,7 @@ GROUPS: tuple[type[Settings], ...] = (
 
 CHOSEN_BY_CLASSIFIER: dict[str, tuple[Any, str]] = {
     "method": ("auto", "ridge on the features of a pretrained backbone, er otherwise"),
-    "mix": ("auto", "gradmix+, or remix in image networks, where it measured better"),
+    "mix": ("auto", "balanced-remix, or remix in image networks, where it measured better"),
     "model": (
         "auto",
         "an MLP for rows and small images; for photos a frozen EfficientNet-Lite0 if the extra "
@@ -379,7 +380,7 @@ CHOSEN_BY_CLASSIFIER: dict[str, tuple[Any, str]] = {
 """Values that a classifier accepts besides a setting's own, and what it then chooses."""
 
 FEW_STEPS_PRESET: dict[str, Any] = {"tau": 0.5}
-"""Defaults of gradmix+ with few steps, where its own τ leaves new classes unlearned."""
+"""Defaults of balanced-remix and gradmix+ with few steps, where their own τ is too high."""
 
 CONVOLUTIONAL_PRESET: dict[str, Any] = {"lr": 0.05, "weight_decay": 5e-4, "schedule": "cosine"}
 """A classifier's defaults for CNNs and ResNets from scratch; docs/photos.md has measurements."""

@@ -34,8 +34,9 @@ def test_a_classifier_on_two_devices(tmp_path):
     learned, events = [], []
     for devices in (1, 2):
         classifier = IncrementalClassifier(
-            model="mlp-small", epochs=3, random_state=0, devices=devices, holdout_per_class=2
-        )
+            mix="gradmix+", model="mlp-small", epochs=3, random_state=0, devices=devices,
+            holdout_per_class=2,
+        )  # fmt: skip
         classifier.fit(*rows([0, 1]), callback=lambda event: None)
         classifier.partial_fit(*rows([2]), callback=events.append)
         classifier.save(tmp_path / f"on-{devices}")

@@ -31,7 +31,9 @@ def test_epochs_and_tau_follow_the_number_of_samples(quick):
         return design.settings.epochs, design.recipe.tau
 
     assert [of(samples)[0] for samples in (1, 320, 3200)] == [200, 100, 20]
-    assert [of(samples)[1] for samples in (1, 320, 32_000)] == [0.5, 0.5, 0.75]
+    for mix in ("auto", "balanced-remix", "gradmix+"):
+        taus = [of(samples, mix=mix)[1] for samples in (1, 320, 32_000)]
+        assert taus == [0.5, 0.5, 0.75]
     assert of(10, epochs=7, tau=0.7) == (7, 0.7)
 
 
@@ -41,7 +43,8 @@ def test_the_mix_follows_network_and_method(quick):
         recipe = Setup(params, Layout((3, 32, 32)), model, (), (), 0).design(samples, 2).recipe
         return recipe and (recipe.partners, recipe.labels)
 
-    assert of("mlp", 10) == ("gradient", "remix")
+    assert of("mlp", 10) == ("class-balanced", "remix")
+    assert of("mlp", 10, mix="gradmix+") == ("gradient", "remix")
     assert of("resnet18", 10**5) == of("cnn", 1000) == of("vit", 10) == ("shuffle", "remix")
     assert of("mlp", 10, method="joint") is None
     assert of("resnet18-tiny", 1000, mix="gradmix") == ("gradient", "proportional")

@@ -14,7 +14,7 @@ from gradmix.cli import main
 
 def test_list_names_everything(gradmix):
     text = gradmix("list")
-    for name in ("digits", "fashion-mnist", "er", "balanced-mixup", "gradmix+", "mlp"):
+    for name in ("digits", "fashion-mnist", "er", "balanced-remix", "gradmix+", "mlp"):
         assert name in text
 
 

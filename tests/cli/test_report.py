@@ -16,7 +16,7 @@ from gradmix.runs.store import ResultStore
 
 @pytest.fixture(scope="module")
 def some_run():
-    return run(config_for("digits", epochs=1))
+    return run(config_for("digits", mix="gradmix+", epochs=1))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_demo_ends_with_a_report_where_the_user_is(gradmix, quick_demo, tmp_
     monkeypatch.chdir(tmp_path)
     printed = gradmix("demo")
     assert printed.endswith(f"All results, with charts: {REPORT}\n")
-    assert "ER + balanced control" in printed
+    assert "ER + balanced-remix" in printed
     assert (
         "What gradients add: +0.000 ± 0.000, gradmix+ minus its best gradient-free control"
         in printed

@@ -64,7 +64,7 @@ def test_failures_have_exit_code_1_and_say_what_to_do(gradmix, tmp_path):
     assert "1 of 1 runs failed" in outcome.stderr
     assert "--retry-failed" in outcome.stderr
     listed = gradmix("results", tmp_path, "--failed")
-    assert "digits er gradmix+ seed 0" in listed
+    assert "digits er balanced-remix seed 0" in listed
     assert "gradmix.errors.DivergedError: training diverged" in listed
     assert listed.endswith("1 failed runs\n")
     assert gradmix("results", tmp_path, "--failed", "--mix", "none") == "0 failed runs\n"

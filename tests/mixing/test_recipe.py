@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
-from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
+from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS, with_partners
 
 NAMED = {
     "mixup": ("shuffle", "linear", "proportional", (1.0, 1.0)),
@@ -17,6 +17,7 @@ NAMED = {
     "cutmix": ("shuffle", "cutmix", "proportional", (1.0, 1.0)),
     "remix": ("shuffle", "linear", "remix", (1.0, 1.0)),
     "balanced-mixup": ("class-balanced", "linear", "proportional", (1.0, 0.2)),
+    "balanced-remix": ("class-balanced", "linear", "remix", (1.0, 1.0)),
     "gradmix": ("gradient", "linear", "proportional", (1.0, 1.0)),
     "gradmix+": ("gradient", "linear", "remix", (1.0, 1.0)),
 }
@@ -28,6 +29,39 @@ def test_named_recipes(name):
     recipe = parse_recipe(name)
     assert (recipe.partners, recipe.blend, recipe.labels, recipe.ratio) == NAMED[name]
     assert recipe.uses_gradients == name.startswith("gradmix")
+
+
+def test_the_default_has_the_labels_of_gradmix_plus_and_no_gradients():
+    default, plus = parse_recipe("balanced-remix"), parse_recipe("gradmix+")
+    assert default.label_rule == plus.label_rule == ("remix", 0.75)
+    assert default.ratio == plus.ratio
+    assert default.mixes_first_task
+
+
+@pytest.mark.parametrize(
+    ("partners", "mix", "given", "expected"),
+    [
+        ("class-balanced", "gradmix+", {}, ("balanced-remix", None, None)),
+        ("class-balanced", "gradmix+", {"alpha": 1.0, "tau": 0.75}, ("balanced-remix", None, None)),
+        ("class-balanced", "gradmix+", {"alpha": 0.4, "tau": 0.5}, ("balanced-remix", 0.4, 0.5)),
+        (
+            "class-balanced",
+            "gradient-class-balanced:linear:remix",
+            {"alpha": 1.0, "tau": 0.75},
+            ("balanced-remix", None, None),
+        ),
+        ("class-balanced", "gradmix", {}, ("balanced-mixup", 1.0, None)),
+        ("shuffle", "gradmix+", {}, ("shuffle:linear:remix", None, 0.75)),
+        ("shuffle", "gradmix+", {"tau": 0.5}, ("remix", None, 0.5)),
+    ],
+)
+def test_other_partners_have_the_name_of_their_mix_and_leave_out_its_own_settings(
+    partners, mix, given, expected
+):
+    other = with_partners(partners, mix, **given)
+    assert (other["mix"], other["alpha"], other["tau"]) == expected
+    ours, theirs = parse_recipe(mix, **given), parse_recipe(**other)
+    assert (ours.label_rule, ours.alpha) == (theirs.label_rule, theirs.alpha)
 
 
 def test_no_recipe_is_without_a_row_of_the_table_and_a_source():
@@ -70,7 +104,7 @@ def test_a_named_recipe_written_out_is_the_same(name):
 def test_a_given_alpha_replaces_the_usual(name, alpha):
     recipe = parse_recipe(name, alpha=alpha)
     assert recipe.alpha == alpha
-    assert recipe.ratio == ((1.0 if name == "balanced-mixup" else alpha), alpha)
+    assert recipe.ratio == ((1.0 if name.startswith("balanced") else alpha), alpha)
     assert RECIPES[name].ratio == NAMED[name][3]  # the named one is not changed
 
 

@@ -16,7 +16,7 @@ from gradmix.runs.config import config_for
 from gradmix.runs.statistics import Summary
 
 FIVE = {"mnist", "fashion-mnist", "cifar-10", "cifar-100", "tiny-imagenet"}
-MIXES = {"none", "randaugment", *RECIPES} - {"gradmix+"}
+MIXES = {"none", "randaugment", *RECIPES} - {"balanced-remix", "gradmix+"}
 
 KEYS = {
     "main-er": "tbl:main_er",

@@ -102,13 +102,13 @@ def test_without_results_there_is_no_table(find):
 
 def test_controls_of_gradient_mixes_are_found_and_compared(example, find):
     def find_control(config):
-        balanced = config.mix == "class-balanced:linear:remix"
+        balanced = config.mix == "balanced-remix"
         return replace(example(0.9), config=config.to_json()) if balanced else find(config)
 
     filled = fill_one("main-er", ["mnist"], [0], find_control)
     added = {label: cells[0].gradients for (label,), cells in filled.table.rows}
     assert added["ER + gradmix+"].mean == pytest.approx(0.05)
-    assert added["ER + gradmix+"].base == "class-balanced:linear:remix"
+    assert added["ER + gradmix+"].base == "balanced-remix"
     assert added["ER + balanced control of gradmix+"] is None
     assert [label for label, add in added.items() if add] == ["ER + gradmix+"]
     assert printable(filled).text().columns[-1] == "what gradients add"

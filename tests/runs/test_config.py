@@ -136,8 +136,9 @@ def test_json_form_names_every_field():
 @pytest.mark.parametrize("method", ["finetune", "joint", "lwf", "ewc", "gdumb"])
 def test_methods_without_a_memory_refuse_gradient_partners(method):
     with pytest.raises(InputError, match="replays none; give a mix without gradients"):
-        config_for("digits", method=method)
+        config_for("digits", method=method, mix="gradmix+")
     assert config_for("digits", method=method, mix="mixup").method == method
+    assert config_for("digits", method=method).mix == "balanced-remix"  # the default
 
 
 def spelled_out(mix):
@@ -158,10 +159,10 @@ def test_alpha_follows_the_axes_of_a_mix_without_a_name():
         mix: config_for("tiny-imagenet", mix=mix).recipe.alpha
         for mix in (
             "gradient:manifold:remix", "gradient:cutmix:remix", "class-balanced:linear:remix",
-            "gradient-keep-original:linear:proportional",
+            "class-balanced:cutmix:remix", "gradient-keep-original:linear:proportional",
         )
     }  # fmt: skip
-    assert list(alpha.values()) == [0.2, 1.0, 0.2, 0.4]
+    assert list(alpha.values()) == [0.2, 1.0, 1.0, 0.2, 0.4]
 
 
 @pytest.mark.parametrize(
@@ -170,10 +171,10 @@ def test_alpha_follows_the_axes_of_a_mix_without_a_name():
         (
             "mnist",
             "gradmix+",
-            [("class-balanced:linear:remix", 1.0, 0.75), ("shuffle:linear:remix", None, 0.75)],
+            [("balanced-remix", None, None), ("shuffle:linear:remix", None, 0.75)],
         ),
         ("mnist", "gradmix", [("balanced-mixup", 1.0, None), ("mixup", None, None)]),
-        ("digits", "gradmix+", [("class-balanced:linear:remix", 1.0, 0.5), ("remix", None, 0.5)]),
+        ("digits", "gradmix+", [("balanced-remix", None, 0.5), ("remix", None, 0.5)]),
         ("tiny-imagenet", "gradmix", [("balanced-mixup", 0.4, None), ("mixup", 0.4, None)]),
         ("mnist", "remix", []),
         ("mnist", "none", []),
@@ -191,6 +192,9 @@ def test_controls_have_the_same_labels_and_ratio_and_no_gradients(data, mix, exp
 def test_a_control_that_is_a_named_mix_is_the_same_run():
     config = config_for("tiny-imagenet", mix="gradmix")
     assert controls_of(config)[1] == config_for("tiny-imagenet", mix="mixup")
+    for data in ("mnist", "digits"):
+        plus = config_for(data, mix="gradmix+")
+        assert controls_of(plus)[0] == config_for(data) == config_for(data, mix="balanced-remix")
 
 
 def test_a_changed_file_of_weights_is_another_configuration(tmp_path):

@@ -14,7 +14,7 @@ from gradmix.runs.sweep import complete, run_sweep
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.loop import TaskDone
 
-CONFIG = config_for("digits", epochs=1, batch_size=128)
+CONFIG = config_for("digits", epochs=1, batch_size=128, mix="gradmix+")
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def test_a_checkpoint_in_use_elsewhere_fails_the_run_and_nothing_else(store, mon
 
 
 def test_what_was_measured_before_a_stop_is_kept(store):
-    config = config_for("digits", epochs=1, batch_size=128, analyses=["class-distance"])
+    config = CONFIG.with_changes(analyses=("class-distance",))
     with suppress(KeyboardInterrupt):
         complete(config, store, on_event=stop_after(2))
     result = complete(config, store).result

@@ -114,7 +114,7 @@ def test_removed_settings_at_their_default_do_not_split_groups(example):
     sample = foreign(example(seed=1), level="sample", rolling=1)
     for results in ([sample, old], [old, sample]):
         labels = {group.label for group in group_results(results)}
-        assert labels == {"digits er gradmix+", "digits er gradmix+ level sample"}
+        assert labels == {"digits er balanced-remix", "digits er balanced-remix level sample"}
 
 
 def test_unknown_mixes_and_methods_are_groups_like_any_other(runs, two_mixes):

@@ -26,7 +26,7 @@ def originals():
     """Results with every kind of field."""
     analyses = ["class-distance", "detrimental-rate", "approximation-error", "precision-recall"]
     return [
-        run(config_for("digits", epochs=1, increments=(5, 5), analyses=analyses)),
+        run(config_for("digits", mix="gradmix+", epochs=1, increments=(5, 5), analyses=analyses)),
         run(config_for("digits", epochs=1, increments=(5, 5), method="foster", mix="none")),
     ]
 

@@ -45,10 +45,12 @@ def test_a_setting_added_later_leaves_the_names_of_older_results():
 
 def test_the_name_is_of_what_differs_from_the_defaults_and_the_protocol():
     # sha256 of {"config": {"data": "mnist"}, "protocol_version": 1}
-    assert (
-        result_name(RunConfig(data="mnist").to_json(), 1)
-        == "mnist-er-gradmix+-seed0-b25288102bb0.json"
-    )
+    # "gradmix+" is not the default of runs, but it was when the first results were named.
+    plus = RunConfig(data="mnist", mix="gradmix+").to_json()
+    assert result_name(plus, 1) == "mnist-er-gradmix+-seed0-b25288102bb0.json"
+    default = result_name(RunConfig(data="mnist").to_json())
+    assert default.startswith("mnist-er-balanced-remix-seed0-")
+    assert default.split("-")[-1] != "b25288102bb0.json"
     assert result_name(RunConfig(data="mnist").to_json(), 2) != result_name(
         RunConfig(data="mnist").to_json(), 1
     )
@@ -208,6 +210,13 @@ def test_the_committed_results_load_and_keep_their_names():
         ({"mix": "gradient-keep-original × cutmix × remix"}, 2),
         ({"mix": "gradient:manifold:remix"}, 1),
         ({"mix": "gone:linear:remix"}, 1),
+        ({"mix": "balanced-remix"}, 1),
+        ({"mix": "balanced-remix", "tau": 0.5}, 1),
+        ({"mix": "class-balanced:linear:remix"}, 2),
+        ({"mix": "class-balanced × linear × remix", "alpha": 1.0}, 2),
+        ({"mix": "class-balanced:linear:remix", "tau": 0.75}, 2),
+        ({"mix": "class-balanced:linear:remix", "alpha": 0.2, "tau": 0.5}, 1),
+        ({"mix": "class-balanced:cutmix:remix"}, 1),
         ({"model": "resnet18"}, 1),
         ({"model": "vit-tiny", "device": "cpu"}, 2),
         ({"model": "resnet18", "device": "cuda:1"}, 1),

@@ -20,7 +20,7 @@ from gradmix.training.metrics import all_metrics, task_aware_metrics
 
 
 def quick(**changes):
-    return config_for("digits", **{"epochs": 4, **changes})
+    return config_for("digits", **{"epochs": 4, "mix": "gradmix+", **changes})
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,8 @@ UNSUPPORTED = ("foster", "memo", "icarl", "der-expandable", "drc")
 
 
 def quick(**changes):
-    return config_for(
-        "digits", **{"epochs": 1, "device": "cpu", "exemplars_per_class": 8, **changes}
-    )
+    given = {"mix": "gradmix+", "epochs": 1, "device": "cpu", "exemplars_per_class": 8, **changes}
+    return config_for("digits", **given)
 
 
 @pytest.mark.parametrize("scenario", [DOMAINS, BLURRY])

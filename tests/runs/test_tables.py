@@ -152,7 +152,7 @@ def test_a_table_of_runs_shows_what_differs(example):
     assert table.heads == ("data", "method", "mix", "epochs", "seed")
     assert table.titles == ["average accuracy", "seconds"]
     assert table.rows[0] == (
-        ("digits", "er", "gradmix+", "1", "1"),
+        ("digits", "er", "balanced-remix", "1", "1"),
         (TextCell("0.500"), TextCell("1.0")),
     )
 

@@ -233,10 +233,10 @@ def choose_method(given: str, model: str | nn.Module) -> str:
 
 
 def choose_mix(given: str, replays: bool, *, images: bool) -> str:
-    """Return the mix; gradient partners need a memory, and lose to remix in image networks."""
+    """Return the mix: none without a memory, and remix in image networks, where it is best."""
     if given != "auto":
         return given
-    return "none" if not replays else "remix" if images else "gradmix+"
+    return "none" if not replays else "remix" if images else "balanced-remix"
 
 
 def choose_holdout(params: Params, backbone: Backbone | None) -> int:

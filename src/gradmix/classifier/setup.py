@@ -56,7 +56,9 @@ EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
 FINE_TUNE_EPOCHS = 5
 """Default number of epochs with layers of a pretrained backbone: an epoch takes long on a CPU."""
 MANY_STEPS = 2000
-"""gradmix+ uses `FEW_STEPS_PRESET` below this number of steps; see docs/classifier.md."""
+"""Mixes in `HIGH_TAU` use `FEW_STEPS_PRESET` below this number of steps; see docs/classifier.md."""
+HIGH_TAU = ("balanced-remix", "gradmix+")
+"""Mixes whose own τ is too high for few steps."""
 
 Numbers = tuple[float, ...]
 
@@ -120,7 +122,7 @@ class Setup:
         steps = max(1, samples // params["batch_size"])
         epochs = self._epochs(steps)
         mix = choose_mix(params["mix"], kind.replays, images=self.image_network)
-        few = mix == "gradmix+" and epochs * steps < MANY_STEPS
+        few = mix in HIGH_TAU and epochs * steps < MANY_STEPS
         usual = FEW_STEPS_PRESET if few else {}
         mixing = {**usual, **given_settings(MixSettings, params), "mix": mix}
         each, total = budget(params, classes)

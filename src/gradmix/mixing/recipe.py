@@ -111,12 +111,13 @@ RECIPES: dict[str, Recipe] = {
     "cutmix": Recipe(blend="cutmix"),
     "remix": Recipe(labels="remix"),
     "balanced-mixup": Recipe(partners="class-balanced", alpha=0.2),
+    "balanced-remix": Recipe(partners="class-balanced", labels="remix", tau=0.75),
     "gradmix": Recipe(partners="gradient"),
     "gradmix+": Recipe(partners="gradient", labels="remix", tables=8, tau=0.75),
 }
 """The named mixes with the paper's α. `gradmix` is Algorithm 1 as published. `gradmix+` uses
 Remix's labels with a higher τ and a pair table for each λ; docs/protocol.md says how both were
-chosen."""
+chosen. `balanced-remix`, the default, has the same labels and no gradients."""
 
 ABOUT: dict[str, tuple[str, str]] = {
     "none": ("no mixing", "plain replay"),
@@ -125,6 +126,10 @@ ABOUT: dict[str, tuple[str, str]] = {
     "cutmix": ("pastes a box of the partner", "Yun et al., ICCV 2019"),
     "remix": ("Mixup with labels that favour the rarer class", "Chou et al., ECCV Workshops 2020"),
     "balanced-mixup": ("draws partners evenly over the classes", "Galdran et al., MICCAI 2021"),
+    "balanced-remix": (
+        "partners drawn evenly over the classes, Remix's labels",
+        "ours; see docs/science.md",
+    ),
     "gradmix": ("replaces harmful class pairs by the best", "Kim et al., KDD 2026, Algorithm 1"),
     "gradmix+": (
         "gradmix with Remix's labels and a pair table for each λ",
@@ -187,18 +192,22 @@ def with_partners(partners: str, mix: str, **settings: Any) -> dict[str, Any]:
         **settings: See `mix`.
 
     Returns:
-        The mix, by its name if it has one, with α and τ where its defaults differ from the given
-        mix.
+        The mix, by its name if it has one whose label rule is that of the given mix, with or
+        without its settings; with α and τ where they are not the own ones of both mixes.
 
     >>> with_partners("shuffle", "gradmix")
     {'mix': 'mixup', 'alpha': None, 'tau': None, 'tables': None}
+    >>> with_partners("class-balanced", "gradmix+", tau=0.5)
+    {'mix': 'balanced-remix', 'alpha': None, 'tau': 0.5, 'tables': None}
     """
-    recipe = parse_recipe(mix, **settings)
+    own, recipe = parse_recipe(mix), parse_recipe(mix, **settings)
+    assert own is not None
     assert recipe is not None
     name = f"{partners}:{recipe.blend}:{recipe.labels}"
     other = _combine(partners, recipe.blend, recipe.labels)
-    alpha, tau = settings.get("alpha"), settings.get("tau")
-    if other.label_rule == recipe.label_rule:
+    alpha = None if recipe.alpha == own.alpha else recipe.alpha
+    tau = None if recipe.tau == own.tau else recipe.tau
+    if other.label_rule in (own.label_rule, recipe.label_rule):
         name = next((known for known, one in RECIPES.items() if one.axes == other.axes), name)
     elif tau is None:
         tau = recipe.tau

@@ -122,7 +122,7 @@ def paper_accuracy(config: Mapping[str, Any]) -> Summary | None:
 def _setting_in_paper(config: Mapping[str, Any]) -> Setting | None:
     """Return what the row of the paper's table varies; None if the paper has no such mix."""
     data = config["data"]
-    config = {**config_for(data).to_json(), **config}
+    config = {**config_for(data, mix=config.get("mix")).to_json(), **config}
     recipe = parse_recipe(**{name: config[name] for name in MixSettings.model_fields})
     mix = _mix_in_paper(recipe)
     if mix is None or not _has_default_options(config):

@@ -13,7 +13,7 @@ from gradmix.runs.results import RunResult
 
 COLOURED = (
     *("none", "mixup", "manifold-mixup", "cutmix", "remix", "balanced-mixup"),
-    *("gradmix", "gradmix+"),
+    *("balanced-remix", "gradmix", "gradmix+"),
 )
 """Mixes with a colour of their own in `report.css`."""
 

@@ -287,7 +287,7 @@ def controls_of(config: RunConfig) -> list[RunConfig]:
     outside the mix are the same, so the difference to it is what gradients add.
 
     >>> [control.mix for control in controls_of(config_for("mnist", mix="gradmix+"))]
-    ['class-balanced:linear:remix', 'shuffle:linear:remix']
+    ['balanced-remix', 'shuffle:linear:remix']
     """
     if config.recipe is None or not config.recipe.uses_gradients:
         return []

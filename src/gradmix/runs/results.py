@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gradmix.diagnostics import take
 from gradmix.errors import InputError
-from gradmix.mixing.recipe import parse_recipe
+from gradmix.mixing.recipe import RECIPES, parse_recipe
 from gradmix.runs._schemas import FORMAT, SCHEMA_VERSION, RecordState, check_record, read_result
 from gradmix.runs.config import RunConfig
 from gradmix.settings import changed_settings
@@ -80,6 +80,8 @@ def protocol_version(config: Mapping[str, Any]) -> int:
 
     - Gradient partners with the CutMix blend: the pair table now follows the λ that CutMix uses.
     - Vision transformers: their initialisation changed.
+    - `class-balanced:linear:remix` without a given α or τ: they now are those of `balanced-remix`,
+      1 and 0.75. They were 0.2 and 0.5. The mix `balanced-remix` itself has version 1.
 
     All other configurations keep version 1. Their results have the same bits as before, except for
     ResNets on CPUs with images above 32 pixels: these differ by rounding, as between two types of
@@ -92,12 +94,17 @@ def protocol_version(config: Mapping[str, Any]) -> int:
     """
     if str(config.get("model")).startswith("vit"):
         return 2
+    mix = str(config.get("mix"))
     try:
-        recipe = parse_recipe(str(config.get("mix")))
+        recipe = parse_recipe(mix)
     except InputError:  # a mix of another version
         return 1
-    changed = recipe is not None and recipe.uses_gradients and recipe.blend == "cutmix"
-    return 2 if changed else 1
+    if recipe is None:
+        return 1
+    spelled_out = mix not in RECIPES and recipe.axes == RECIPES["balanced-remix"].axes
+    other_defaults = spelled_out and None in (config.get("alpha"), config.get("tau"))
+    other_table = recipe.uses_gradients and recipe.blend == "cutmix"
+    return 2 if other_defaults or other_table else 1
 
 
 def result_name(config: Mapping[str, Any], protocol: int | None = None) -> str:

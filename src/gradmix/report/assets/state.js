@@ -23,10 +23,11 @@ const SYMBOLS = {
   cutmix: "triangle",
   remix: "plus",
   "balanced-mixup": "times",
+  "balanced-remix": "asterisk",
   gradmix: "wye",
   "gradmix+": "star",
 };
-const OTHER_SYMBOLS = ["asterisk", "cross", "square2", "diamond2", "triangle2"]; // of other mixes
+const OTHER_SYMBOLS = ["cross", "square2", "diamond2", "triangle2"]; // of other mixes
 const SHAPES = {
   circle: d3.symbolCircle,
   square: d3.symbolSquare,
