@@ -25,7 +25,7 @@ myst_heading_anchors = 4
 # Tutorials are executed when they or the version change; an error stops the build.
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+nb_execution_timeout = 1800  # seconds per cell; the longest takes a minute on an idle core
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # with tables
 

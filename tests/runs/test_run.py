@@ -123,7 +123,7 @@ def test_what_does_not_fit_the_data_is_refused(changes, message):
 
 @pytest.mark.parametrize("device", ["cuda:x", "tpuu"])
 def test_unusable_devices_are_refused(device):
-    with pytest.raises(InputError, match="device is"):
+    with pytest.raises(InputError, match=f"device is {device!r}.*; give auto, cpu, cuda"):
         make_fabric(device, "32-true")
 
 

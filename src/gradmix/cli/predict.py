@@ -83,8 +83,7 @@ def _rankings(
         if not skip_unreadable:
             raise type(error)(f"{error}; --skip-unreadable skips such images") from error
         if len(paths) == 1:
-            skipped = printable(f"{paths[0]} cannot be read and is skipped")
-            remark(skipped)
+            remark(printable(f"skipped: {error}"))
             return
         for path in paths:
             yield from _rankings(classifier, [path], top, rate, skip_unreadable)

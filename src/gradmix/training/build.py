@@ -180,7 +180,8 @@ def new_fabric(wanted: str, **given: Any) -> Fabric:
     try:
         return Fabric(**given)
     except (ValueError, RuntimeError, TypeError, ImportError) as error:
-        raise InputError(f"{wanted}, which cannot be used here: {error}") from error
+        remedy = "give auto, cpu, cuda, cuda:1 or mps"
+        raise InputError(f"{wanted}, which cannot be used here ({error}); {remedy}") from error
 
 
 def pick_device(name: str) -> torch.device:
