@@ -17,7 +17,7 @@ from gradmix.runs.results import RunResult
 
 RESULTS = Path(__file__).parents[2] / "results"
 PHOTOS = "folder:cifar10-jpeg.zip@16"
-CONTROL, VETO = "class-balanced:linear:remix", "gradient-class-balanced:linear:remix"
+CONTROL, VETO = "balanced-remix", "gradient-class-balanced:linear:remix"
 LINES = {  # mix: label, colour, dashes
     "none": ("no mix", "tab:grey", "-"),
     "mixup": ("mixup", "tab:brown", "-"),
@@ -36,7 +36,7 @@ def runs_in(folder: str, data: str) -> list[RunResult]:
         for run in gradmix.ResultStore(RESULTS / folder).results()
         if run.config["data"] == data
         and run.config["gradient"] == "memory"
-        and run.config["tau"] in (0.5, None)
+        and run.config["tau"] in ((0.5,) if run.config["mix"] == CONTROL else (0.5, None))
         and run.config["schedule"] == ("cosine" if data == PHOTOS else "steps")
         and not (data != PHOTOS and run.config["transforms"])
     ]
