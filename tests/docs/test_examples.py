@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from gradmix.cli import main
+from gradmix.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -83,3 +84,7 @@ def test_the_example_of_an_own_loop_learns(capsys):
     assert len(scores) == 5
     assert scores[0] > 0.95
     assert scores[-1] > 0.7
+
+
+def test_the_readme_counts_the_methods():
+    assert f" {len(METHODS)} methods, " in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gradmix.data.stream import THREADS, map_ahead
+from gradmix.data.stream import map_ahead
 from gradmix.errors import CorruptFileError, InputError
 
 if TYPE_CHECKING:
