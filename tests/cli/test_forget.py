@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradmix import IncrementalClassifier
-from gradmix.errors import InputError
+from gradmix.errors import CorruptFileError, InputError
 
 
 @pytest.fixture
@@ -35,3 +35,13 @@ def test_a_refused_call_leaves_the_file_as_it_was(model, gradmix, names):
 def test_photos_belong_to_one_class(model, gradmix, tmp_path):
     with pytest.raises(InputError, match="one class at a time"):
         gradmix("forget", model, "3", "5", "--photos", tmp_path)
+
+
+def test_a_photo_that_cannot_be_read_is_named_with_a_remedy(gradmix, tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (12, 3, 8, 8), dtype=np.uint8)
+    made = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0, device="cpu")
+    made.fit(x, np.repeat(["a", "b"], 6)).save(tmp_path / "m.gradmix")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").write_text("no picture")
+    with pytest.raises(CorruptFileError, match=r"1\.jpg: not an image file.*; move such files"):
+        gradmix("forget", tmp_path / "m.gradmix", "a", "--photos", tmp_path / "a")

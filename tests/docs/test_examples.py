@@ -12,6 +12,7 @@ from PIL import Image
 
 from gradmix import ResultStore
 from gradmix.cli import main
+from gradmix.methods import METHODS
 from gradmix.runs.config import expand
 from gradmix.runs.grid import read_grids
 
@@ -97,3 +98,7 @@ def test_the_recipe_accurate_has_committed_results():
     text = (ROOT / "docs" / "science.md").read_text(encoding="utf-8")
     for result in results:
         assert f"{result.metrics['average_accuracy']:.4f}" in text
+
+
+def test_the_readme_counts_the_methods():
+    assert f" {len(METHODS)} methods, " in (ROOT / "README.md").read_text(encoding="utf-8")

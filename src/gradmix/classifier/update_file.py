@@ -17,7 +17,7 @@ from gradmix.classifier.file import FilePath
 from gradmix.classifier.state import Learned, digest
 from gradmix.data.image_folders.read import read_folder
 from gradmix.data.image_folders.source import is_archive
-from gradmix.errors import FileError, InputError
+from gradmix.errors import CorruptFileError, FileError, InputError
 from gradmix.files import locked, read_state_file
 from gradmix.files.atomic_write import remove_leftovers
 from gradmix.training import checkpoint as checkpoints
@@ -104,6 +104,7 @@ def forget_in(
         FileInUseError: If another process uses the file.
         FileError: If the file cannot be read or written.
         InputError: If a class is unknown, or no class would remain.
+        CorruptFileError: If a photo cannot be read.
     """
     if photos is not None and len(names) != 1:
         raise InputError(f"photos is given for {len(names)} classes; forget one class at a time")
@@ -113,7 +114,10 @@ def forget_in(
         for name in names:
             if name not in known:
                 raise InputError(f"{name!r} is not a class of {path}; known are {', '.join(known)}")
-            classifier.forget(known[name], photos)
+            try:
+                classifier.forget(known[name], photos)
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{error}; move such files out of the folder") from error
         classifier._write(path)
     return classifier
 
