@@ -90,7 +90,7 @@ def test_rows_that_look_like_codes_are_warned_of(quick):
 
 
 def test_parameters_that_may_change_between_calls_do(quick, rows):
-    classifier = quick(epochs=1).partial_fit(*rows(0, 1))
+    classifier = quick(mix="gradmix+", epochs=1).partial_fit(*rows(0, 1))
     classifier.set_params(epochs=3, mix="mixup").partial_fit(*rows(2))
     assert [report.epochs for report in classifier.history_] == [1, 3]
     assert classifier.report_.avoided_share is None

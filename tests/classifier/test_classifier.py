@@ -21,7 +21,7 @@ WITHOUT_GRADIENTS = [name for name, info in METHODS.items() if not info.build.re
 @pytest.fixture(scope="module")
 def learned(quick, digit_samples):
     """Three calls on the digits, with some of each held out."""
-    classifier = quick(epochs=30, holdout_per_class=8, exemplars_per_class=24)
+    classifier = quick(mix="gradmix+", epochs=30, holdout_per_class=8, exemplars_per_class=24)
     for low, high in ((0, 4), (4, 8), (7, 10)):
         classifier.partial_fit(*digit_samples(low, high))
     return classifier

@@ -26,7 +26,8 @@ load = IncrementalClassifier.load
 
 @pytest.fixture(scope="module")
 def classifier(quick, rows):
-    made = quick(epochs=1, holdout_per_class=3, exemplars_per_class=9, head_size=6)
+    given = {"holdout_per_class": 3, "exemplars_per_class": 9, "head_size": 6}
+    made = quick(mix="gradmix+", epochs=1, **given)
     return made.partial_fit(*rows("a", "b")).partial_fit(*rows("c", "b", seed=1))
 
 
