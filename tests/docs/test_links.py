@@ -9,11 +9,14 @@ import pytest
 import gradmix
 
 ROOT = Path(__file__).parents[2]
-SKIPPED = {".venv", ".avalanche", ".git", ".oldest", ".wheel", "_build", "node_modules"}
+TOOLS = {"_build", "node_modules"}  # what tools write, as folders with a dot, except .github
 PAGES = sorted(
     page.relative_to(ROOT)
     for page in ROOT.rglob("*.md")
-    if not SKIPPED & set(page.relative_to(ROOT).parts)
+    if not any(
+        part in TOOLS or (part.startswith(".") and part != ".github")
+        for part in page.relative_to(ROOT).parts
+    )
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
