@@ -124,11 +124,11 @@ class Setup:
         mix = choose_mix(params["mix"], kind.replays, images=self.image_network)
         few = mix in HIGH_TAU and epochs * steps < MANY_STEPS
         usual = FEW_STEPS_PRESET if few else {}
-        mixing = {**usual, **given_settings(MixSettings, params), "mix": mix}
+        mixing = MixSettings(**{**usual, **given_settings(MixSettings, params), "mix": mix})
         each, total = budget(params, classes)
         return Design(
             method=self.method,
-            recipe=parse_recipe(**mixing),
+            recipe=parse_recipe(**dict(mixing)),
             settings=self._training(epochs),
             options=tuple(dict(params["options"] or {}).items()),
             exemplars_per_class=each,
