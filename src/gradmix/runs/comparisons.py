@@ -136,7 +136,7 @@ def parse_against(text: str, groups: Sequence[Group]) -> tuple[str, Any]:
 def find_base(group: Group, groups: Sequence[AnyGroup], against: str) -> AnyGroup | None:
     """Return the group that differs from this one in what `parse_against` reads.
 
-    Of several, the one with the same settings of the mix or method is returned.
+    If there are several, the one with the same settings of the mix or method is returned.
 
     Returns:
         None if no group, or more than one, fits.
