@@ -192,8 +192,8 @@ def with_partners(partners: str, mix: str, **settings: Any) -> dict[str, Any]:
         **settings: See `mix`.
 
     Returns:
-        The mix, by its name if it has one whose label rule is that of the given mix, with or
-        without its settings; with α and τ where they are not the own ones of both mixes.
+        The mix, by its name if a named mix has the same axes and the same label rule. α and τ
+        are None where both mixes have the same value of their own.
 
     >>> with_partners("shuffle", "gradmix")
     {'mix': 'mixup', 'alpha': None, 'tau': None, 'tables': None}
