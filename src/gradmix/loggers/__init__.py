@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.loggers.csv_log import CsvLogger
+from gradmix.loggers.destinations import CsvLogger, MlflowLogger, TensorBoardLogger, WandbLogger
 from gradmix.loggers.log import Log, Logger
-from gradmix.loggers.mlflow_log import MlflowLogger
-from gradmix.loggers.tensorboard_log import TensorBoardLogger
-from gradmix.loggers.wandb_log import WandbLogger
 
 __all__ = ["LOGGERS", "Log", "LogTo", "Logger", "log_to"]
 
@@ -74,22 +71,15 @@ class LogTo:
         """
         if not NAME.fullmatch(name):
             raise InputError(f"name is {name!r}; use letters, digits and + . _ -")
-        loggers = {
-            destination: LOGGERS[kind](place, name)
-            for destination in self.destinations
-            for kind, place in [_parts(destination)]
-        }
+        loggers = {}
+        for destination in self.destinations:
+            kind, _, place = str(destination).partition(":")
+            if kind not in LOGGERS:
+                raise UnknownNameError("logger", kind, LOGGERS)
+            if not place:
+                raise InputError(f"log is {destination!r}; give a place, such as {kind}:logs")
+            loggers[destination] = LOGGERS[kind](place, name)
         return Log(loggers, config, self.every_steps, say)
-
-
-def _parts(destination: str) -> tuple[str, str]:
-    """Return kind and place of a destination."""
-    kind, _, place = str(destination).partition(":")
-    if kind not in LOGGERS:
-        raise UnknownNameError("logger", kind, LOGGERS)
-    if not place:
-        raise InputError(f"log is {destination!r}; give a place, such as {kind}:logs")
-    return kind, place
 
 
 def log_to(*destinations: str, name: str, every_steps: int | None = None) -> Log:

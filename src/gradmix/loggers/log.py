@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from gradmix.errors import MissingPackageError
 from gradmix.training.loop import EpochDone, Event, StepDone, TaskDone
-
-
-def import_service(name: str, install: str = "") -> Any:
-    """Return a package that not every installation has.
-
-    Raises:
-        MissingPackageError: If it is not installed. The message says how to install it.
-    """
-    try:
-        return import_module(name)
-    except ImportError:
-        raise MissingPackageError(
-            f"{name} is not installed: pip install {install or name}, or log to csv"
-        ) from None
 
 
 class Logger(Protocol):
@@ -69,7 +53,7 @@ class Log:
         say: Callable[[str], object] | None = None,
     ) -> None:
         self._loggers, self._config = dict(loggers), dict(config or {})
-        self._every, self._say = every_steps, say or _warn
+        self._every, self._say = every_steps, say or warnings.warn
         self._last: dict[str, dict[str, int]] | None = None  # step of each name, by destination
         self._before = self._step = 0  # steps of earlier trainings, and of all so far
 
@@ -115,10 +99,6 @@ class Log:
         self.close()
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
-
-
 def _begins(event: Event) -> bool:
     """Return whether an event is the first one of a training."""
     if isinstance(event, StepDone):
@@ -129,9 +109,8 @@ def _begins(event: Event) -> bool:
 def values_of(event: Event, every_steps: int | None) -> dict[str, float]:
     """Return the numbers of an event by name."""
     if isinstance(event, TaskDone):
-        task_aware = {} if event.task_aware is None else event.task_aware
-        seen = {"accuracy": event.correct, "task_aware_accuracy": task_aware}
         values = {"task_end/memory": float(event.memory_size)}
+        seen = {"accuracy": event.correct, "task_aware_accuracy": event.task_aware or {}}
         for name, correct in seen.items():
             values |= _accuracies(f"task_end/{name}", event.task, correct.get("main"), event.tested)
         return values
@@ -153,11 +132,7 @@ def _accuracies(
 ) -> dict[str, float]:
     """Return the accuracy on each task seen, and their mean under the name itself.
 
-    Args:
-        name: The name.
-        task: Number of the current task.
-        correct: Correct test samples by task and class, (T, C).
-        tested: Test samples, likewise.
+    `correct` and `tested` count test samples by task and class, (T, C).
     """
     if correct is None or tested is None or not int(tested[: task + 1].sum(dim=1).min()):
         return {}
