@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradmix.diagnostics.inner_products import LastLayer, Seen
-from gradmix.diagnostics.inputs import (
+from gradmix.diagnostics.inner_products import (
+    LastLayer,
     Pair,
+    Seen,
     check,
     check_counts,
     check_ratios,
@@ -108,8 +109,8 @@ def pair_agreement(
     return PairAgreement(
         both / float(mixed.sum()),
         both / float(should.sum()),
-        _share(ours.argmax(dim=2) == true.argmax(dim=2)),
-        _share((ours < 0) == (true < 0)),
+        float((ours.argmax(dim=2) == true.argmax(dim=2)).double().mean()),
+        float(((ours < 0) == (true < 0)).double().mean()),
     )
 
 
@@ -176,8 +177,9 @@ def class_pair_scores(
     check_ratios("lambdas", lambdas)
     check_counts(criterion_exemplars=criterion_exemplars, rows=rows)
     outputs = given.head.out_features
-    rows_drawn = draw_per_class(given.pool.y, criterion_exemplars, generator, outputs)
-    exemplars = Samples(*(part[rows_drawn.sort().values] for part in given.pool))
+    pool = [torch.cat(parts) for parts in zip(given.current, given.memory, strict=True)]  # T_l ∪ M
+    rows_drawn = draw_per_class(pool[1], criterion_exemplars, generator, outputs)
+    exemplars = Samples(*(part[rows_drawn.sort().values] for part in pool))
     pairs = _pair_classes(exemplars.y, rows, generator)
     last_layer = LastLayer(model, given.head, given.memory, average)
     blocks = [
@@ -253,7 +255,3 @@ def _mixed(scores: Tensor) -> Tensor:
     """Return which class pairs are outside S⁻ or in S*, (L, R, K)."""
     best = scores.argmax(dim=2, keepdim=True)
     return (scores >= 0).scatter(2, best, True)
-
-
-def _share(hits: Tensor) -> float:
-    return float(hits.double().mean())
