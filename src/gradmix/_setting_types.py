@@ -69,24 +69,19 @@ def _names(value: Any) -> tuple[Any, ...]:
 
 def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
     """Return name-number pairs sorted by name, from a mapping, pairs or texts name=number."""
+    found = {}
     try:
         given = list(value.items() if isinstance(value, Mapping) else value)
-        pairs = [_split(one) if isinstance(one, str) else one for one in given]
-        found = {_text(name): _option(number) for name, number in pairs}
+        for one in given:
+            name, number = one.split("=") if isinstance(one, str) else one
+            if isinstance(one, str) or (isinstance(number, Real) and not isinstance(number, bool)):
+                number = float(number)
+            found[_text(name)] = number
     except (ValueError, TypeError):
         raise PydanticCustomError("form", "give numbers by name, such as alpha=0.3") from None
     if len(found) < len(given):
         raise PydanticCustomError("form", "give each name once")
     return tuple(sorted(found.items()))
-
-
-def _split(text: str) -> tuple[str, float]:
-    name, _, number = text.partition("=")
-    return name, float(number)
-
-
-def _option(value: Any) -> Any:
-    return value if isinstance(value, bool) or not isinstance(value, Real) else float(value)
 
 
 def _order(value: Any) -> str | tuple[int, ...]:
@@ -182,15 +177,12 @@ def input_error(
     if first["type"] == "missing":
         return InputError(f"{name} is missing; give a value")
     if first["type"] == "literal_error":
-        choices = [
-            part.strip("'") for part in context["expected"].replace(" or ", ", ").split(", ")
-        ]
+        expected = context["expected"].replace(" or ", ", ")
+        choices = [part.strip("'") for part in expected.split(", ")]
         shown = _shown(given[name])
         value = shown if shown.endswith("…") else given[name]  # messages stay short
         return UnknownNameError(name, value, choices)
-    bounds = {
-        key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()
-    }
+    bounds = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
     remedy = _REMEDIES.get(first["type"], first["msg"]).format(**bounds)
     return InputError(f"{name} is {_shown(given.get(name))}; {remedy}")
 

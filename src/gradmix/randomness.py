@@ -140,9 +140,8 @@ def parse_numpy_state(text: Any, where: str) -> dict[str, Any]:
 def _check_torch_state(name: Any, saved: Any, place: torch.device) -> None:
     """Refuse a state that would make PyTorch's CPU generator read beyond its 624 numbers."""
     problem = f"stream {name!r}: the saved state of the random numbers is invalid"
-    if not isinstance(name, str) or not isinstance(saved, Tensor):
-        raise InputError(problem)
-    if saved.dtype != torch.uint8 or saved.ndim != 1:
+    is_state = isinstance(saved, Tensor) and saved.dtype == torch.uint8 and saved.ndim == 1
+    if not (isinstance(name, str) and is_state):
         raise InputError(problem)
     if place.type == "cpu" and len(saved) != _CPU_STATE:
         raise InputError(problem)

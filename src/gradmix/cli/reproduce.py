@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +16,7 @@ from gradmix.errors import FileError, InputError
 if TYPE_CHECKING:
     from gradmix.paper.pages import Selection
     from gradmix.paper.reproductions import Reproduction
-    from gradmix.runs.config import RunConfig
     from gradmix.runs.store import ResultStore
-
-EVERYTHING = "all"
 
 
 def reproduce(
@@ -60,16 +56,24 @@ def reproduce(
     """
     from gradmix._setting_types import parse_seeds
     from gradmix.paper.pages import Selection
+    from gradmix.paper.reproductions import find_reproduction, reproductions
     from gradmix.plugins import import_plugins
     from gradmix.runs.store import ResultStore
 
     if list_them or not names:
-        _list()
+        table = RichTable("name", "", "content", "data", title_justify="left", box=None)
+        for one in reproductions().values():
+            table.add_row(one.name, one.kind, one.about, ", ".join(one.data))
+        output.print(table)
         return
     import_plugins(imports or [])
     numbers = parse_seeds(seeds or ["0-4"])
     chosen = []
-    for one in _find(names):
+    if "all" in names:
+        wanted_ones = list(reproductions().values())
+    else:
+        wanted_ones = [find_reproduction(name) for name in dict.fromkeys(names)]
+    for one in wanted_ones:
         own = list(dict.fromkeys(data or one.data))
         selection = Selection(mixes=mix, methods=method or [], data=own, seeds=numbers)
         if wanted := selection.configs(one, scale):
@@ -83,13 +87,25 @@ def reproduce(
         )
     configs = list(dict.fromkeys(config for _, _, wanted in chosen for config in wanted))
     store = ResultStore(out)
-    finished = not run or _run(configs, store, jobs, retry_failed)
+    stopped = False
+    if run:
+        from gradmix.runs.sweep import run_sweep
+
+        display = SweepDisplay()
+        try:
+            with display:
+                run_sweep(
+                    configs, store, jobs=jobs, retry_failed=retry_failed, on_progress=display.show
+                )
+        except KeyboardInterrupt:
+            remark("stopped; the same command resumes")
+            stopped = True
     missing = sum(store.find(config) is None for config in configs)
     if missing:
         remark(f"{missing} of {len(configs)} runs are missing; the tables show the others")
     for one, selection, _ in chosen:
         _show(one, selection, store, scale, Path(to))
-    if not finished:
+    if stopped:
         raise typer.Exit(130)
 
 
@@ -100,39 +116,6 @@ def _check_folder(to: str) -> None:
     there = next(path for path in (Path(to), *Path(to).absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise FileError(f"to is {to!r}, but {there} is not a writable folder; give another")
-
-
-def _list() -> None:
-    from gradmix.paper.reproductions import reproductions
-
-    table = RichTable("name", "", "content", "data", title_justify="left", box=None)
-    for one in reproductions().values():
-        table.add_row(one.name, one.kind, one.about, ", ".join(one.data))
-    output.print(table)
-
-
-def _find(names: Sequence[str]) -> list[Reproduction]:
-    from gradmix.paper.reproductions import find_reproduction, reproductions
-
-    if EVERYTHING in names:
-        return list(reproductions().values())
-    return [find_reproduction(name) for name in dict.fromkeys(names)]
-
-
-def _run(configs: Sequence[RunConfig], store: ResultStore, jobs: int, retry_failed: bool) -> bool:
-    """Complete the runs; return whether all finished."""
-    from gradmix.runs.sweep import run_sweep
-
-    display = SweepDisplay()
-    try:
-        with display:
-            run_sweep(
-                configs, store, jobs=jobs, retry_failed=retry_failed, on_progress=display.show
-            )
-    except KeyboardInterrupt:
-        remark("stopped; the same command resumes")
-        return False
-    return True
 
 
 def _show(

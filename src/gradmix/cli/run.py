@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,13 +28,13 @@ from gradmix.cli.settings import (
 )
 from gradmix.cli.terminal import (
     follow,
-    label_column,
     photo_counter,
     print_table,
     printable,
     remark,
     run_label,
     show,
+    show_json,
     show_results,
     showing_progress,
 )
@@ -79,9 +78,10 @@ def run(
     compute each run together, to the same result.
     """
     from gradmix.loggers import LogTo
+    from gradmix.runs.results import result_name
     from gradmix.runs.store import ResultStore
 
-    configs, _ = chosen_runs(data, seeds, settings, imports=imports, controls=controls)
+    configs, _ = chosen_runs(data, seeds, settings, imports, controls)
     store = ResultStore(out)
     logs = LogTo(tuple(log), log_every) if log else None
     how: Any = {"again": again, "checkpoint": checkpoint, "log": logs}
@@ -93,7 +93,10 @@ def run(
         wanted = Devices(devices, nodes, sync_batchnorm)
         results, finished = _run_together(configs, store, wanted, **how)
     if as_json:
-        print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
+        names = [str(store.path / result_name(result.config)) for result in results]
+        parts = ("config", "metrics", "seconds")
+        rows = [{part: getattr(result, part) for part in parts} for result in results]
+        show_json([{"file": name, **row} for name, row in zip(names, rows, strict=True)])
     elif results:
         _show(results)
         show(f"results in {store.path}")
@@ -122,7 +125,7 @@ def run_all(
     again: bool = False,
     **how: Any,
 ) -> tuple[list[RunResult], bool]:
-    """Compute the runs that the store lacks.
+    """Compute the runs that the store lacks; return the results and whether all runs finished.
 
     Args:
         configs: The runs.
@@ -130,16 +133,13 @@ def run_all(
         job: The ranks that compute each run together; None: this process alone.
         again: Compute runs even if the store has their results.
         **how: Other arguments of `gradmix.runs.run.complete`.
-
-    Returns:
-        The results, and whether all runs finished.
     """
     results: list[RunResult] = []
     try:
         for config in configs:
             known = None if store is None or again else store.find(config)
             if known is not None:
-                _say(config, "skipped, OUT has it (--again repeats it)")
+                remark(f"{run_label(config)}: skipped, OUT has it (--again repeats it)")
             if job is not None:
                 job.ranks.from_first(int(known is None))
             results.append(known or _run_one(config, store, job, again=again, **how))
@@ -201,7 +201,7 @@ def _run_one(
             wait=job is None,
             raising=True,
             on_event=observe,
-            say=partial(_say, config),
+            say=lambda text: remark(f"{run_label(config)}: {text}"),
             **how,
         )
     if outcome.result is None:
@@ -209,36 +209,15 @@ def _run_one(
     return outcome.result
 
 
-def _say(config: RunConfig, text: str) -> None:
-    remark(f"{run_label(config)}: {text}")
-
-
-def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:
-    from gradmix.runs.results import result_name
-
-    return {
-        "file": str(store.path / result_name(result.config)),
-        "config": result.config,
-        "metrics": result.metrics,
-        "seconds": result.seconds,
-    }
-
-
 def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     """Return a table with one row per label: the main metrics over its results."""
-    columns = ("average accuracy", "final accuracy", "forgetting")
-    numbers = [Column(name, no_wrap=True) for name in ("seeds", *columns, "seconds")]
-    table = Table(label_column(""), *numbers)
+    columns = ("seeds", "average accuracy", "final accuracy", "forgetting", "seconds")
+    table = Table(Column("", overflow="fold"), *(Column(name, no_wrap=True) for name in columns))
     for label, results in rows.items():
-        metric = {
-            key: _metric_text([result.metrics[key] for result in results])
-            for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
-        }
-        seeds = seed_range([result.config["seed"] for result in results])
+        cells = [seed_range([result.config["seed"] for result in results])]
+        for key in ("average_accuracy", "final_accuracy", "forgetting_from_best"):
+            values = [result.metrics[key] for result in results]
+            cells.append(f"{values[0]:.3f}" if len(values) == 1 else summarize(values).text())
         seconds = statistics.fmean(result.seconds["total"] for result in results)
-        table.add_row(Text(printable(label)), seeds, *metric.values(), f"{seconds:.1f}")
+        table.add_row(Text(printable(label)), *cells, f"{seconds:.1f}")
     return table
-
-
-def _metric_text(values: Sequence[float]) -> str:
-    return f"{values[0]:.3f}" if len(values) == 1 else summarize(values).text()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from gradmix import __version__
 from gradmix._setting_docs import Description, describe
 from gradmix._setting_types import parse_seeds
 from gradmix.settings import PRESETS, MixSettings
@@ -41,23 +40,6 @@ class ManyValues(TyperCommand):
             else:
                 spelled += [option, arg]
         return super().parse_args(ctx, spelled)
-
-
-def _show_version(value: bool) -> None:
-    if value:
-        typer.echo(f"gradmix {__version__}")
-        raise typer.Exit
-
-
-def general_options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-) -> None:
-    """Class-incremental learning with gradient-based selective mixup."""
 
 
 TEXTS = "TEXT ..."  # in the help of options that take several values
@@ -151,11 +133,11 @@ def with_settings(command: Command) -> Command:
 
     Options take several values. A setting that is a list itself takes one list.
     """
-    options = (
+    options = [
         option(name, setting, help_of(setting), flags=setting.flags, many=True)
         for name, setting in OPTIONS.items()
-    )
-    return with_options(list(options))(command)
+    ]
+    return with_options(options)(command)
 
 
 def help_of(setting: Description) -> str:
@@ -187,31 +169,25 @@ def chosen_runs(
     data: list[str] | None,
     seeds: list[str] | None,
     settings: Mapping[str, Any],
+    imports: list[str] | None,
+    controls: bool,
     *,
     file: str | None = None,
-    imports: list[str] | None = None,
-    controls: bool = False,
     skip_impossible: bool | None = None,
 ) -> tuple[list[RunConfig], dict[str, str]]:
     """Return the runs of a command line, and the skipped combinations with the reason.
 
     `skip_impossible` is None if the command has no such option.
     """
+    from gradmix.plugins import import_plugins
     from gradmix.runs.config import controls_of, expand
+    from gradmix.runs.grid import read_grids
 
-    if imports:
-        from gradmix.plugins import import_plugins
-
-        import_plugins(imports)
+    import_plugins(imports or [])
     axes = chosen(settings)
     axes |= {"data": list(data)} if data else {}
     axes |= {"seed": parse_seeds(seeds)} if seeds else {}
-    if file is None:
-        grids: list[Any] = [axes]
-    else:
-        from gradmix.runs.grid import read_grids
-
-        grids = list(read_grids(file, **axes))
+    grids: list[Any] = [axes] if file is None else read_grids(file, **axes)
     remedy = "" if skip_impossible is None else "; --skip-impossible skips it"
     configs, skipped = expand(grids, bool(skip_impossible), remedy=remedy)
     if controls:

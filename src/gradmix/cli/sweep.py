@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -22,7 +21,7 @@ from gradmix.cli.settings import (
     chosen_runs,
     with_settings,
 )
-from gradmix.cli.terminal import SweepDisplay, remark, show, show_results
+from gradmix.cli.terminal import SweepDisplay, remark, show, show_json, show_results
 from gradmix.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,25 +75,19 @@ def sweep(
     if file is None and not data:
         raise InputError("nothing to run; give --data or a file such as CONFIG.toml")
     configs, skipped = chosen_runs(
-        data,
-        seeds,
-        settings,
-        file=file,
-        imports=imports,
-        controls=controls,
-        skip_impossible=skip_impossible,
+        data, seeds, settings, imports, controls, file=file, skip_impossible=skip_impossible
     )
     for name, reason in skipped.items():
         remark(f"skipped: {name}: {reason}")
         if as_json:
             line = {"status": "impossible", "combination": name, "reason": reason}
-            print(json.dumps(line), flush=True)  # noqa: T201
+            show_json(line, indent=None)
     display = SweepDisplay()
 
     def note(state: Sweep, outcome: Outcome | None) -> None:
         display.show(state, outcome)
         if as_json and outcome is not None:
-            print(json.dumps(_line(state, outcome)), flush=True)  # noqa: T201
+            show_json(_line(state, outcome), indent=None)
 
     stopped = False
     try:
@@ -143,21 +136,16 @@ def _line(state: Sweep, outcome: Outcome) -> dict[str, Any]:
         line |= {"metrics": result.metrics, "seconds": result.seconds}
     if failure is not None:
         line |= {"error": failure.error, "message": failure.message}
-    if outcome.remark:
-        line |= {"remark": outcome.remark}
-    if outcome.reason:
-        line |= {"reason": outcome.reason}
-    return {**line, "progress": _standing(state)}
-
-
-def _standing(state: Sweep) -> dict[str, Any]:
-    return {
+    notes = {"remark": outcome.remark, "reason": outcome.reason}
+    line |= {name: text for name, text in notes.items() if text}
+    line["progress"] = {
         "total": len(state.configs),
         "done": state.count("done", "kept"),
         "failed": state.count("failed"),
         "running": len(state.running()),
         "seconds_left": state.seconds_left(),
     }
+    return line
 
 
 def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:

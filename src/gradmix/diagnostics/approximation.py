@@ -182,12 +182,20 @@ def class_pair_scores(
     exemplars = Samples(*(part[rows_drawn.sort().values] for part in pool))
     pairs = _pair_classes(exemplars.y, rows, generator)
     last_layer = LastLayer(model, given.head, given.memory, average)
-    blocks = [
-        _score(last_layer, exemplars, i, j, lambdas, outputs)
-        for i, j in zip(pairs.left.split(BLOCK), pairs.right.split(BLOCK), strict=True)
-    ]
-    approximated, true = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
-    return PairScores(pairs, approximated, true)
+    blocks: list[tuple[Tensor, Tensor]] = []  # approximated and true scores, (L, BLOCK)
+    for i, j in zip(pairs.left.split(BLOCK), pairs.right.split(BLOCK), strict=True):
+        x_i, x_j = exemplars.x[i], exemplars.x[j]
+        y_i, y_j = (one_hot(exemplars.y[index], outputs) for index in (i, j))
+        # Samples and mixes pass the network in batches of the same shape, so both scores are
+        # bit-identical at λ = 0 and 1, where the mix is one of the samples.
+        seen = list(zip(last_layer.see(x_i), last_layer.see(x_j), strict=True))
+        approximated, true = [], []
+        for lam in lambdas:
+            targets = torch.lerp(y_j, y_i, lam)
+            approximated.append(Seen(*(torch.lerp(b, a, lam) for a, b in seen)).products(targets))
+            true.append(last_layer.see(torch.lerp(x_j, x_i, lam)).products(targets))
+        blocks.append((torch.stack(approximated), torch.stack(true)))
+    return PairScores(pairs, *(torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True)))
 
 
 def _pair_classes(
@@ -210,31 +218,6 @@ def _pair_classes(
             right.append(b[(k + 1) % len(b)])
             cell.append(torch.full_like(k, place * number + column))
     return ClassPairs(classes, chosen, torch.cat(left), torch.cat(right), torch.cat(cell))
-
-
-def _score(
-    last_layer: LastLayer,
-    exemplars: Samples,
-    i: Tensor,
-    j: Tensor,
-    lambdas: Sequence[float],
-    outputs: int,
-) -> tuple[Tensor, Tensor]:
-    """Return approximated and true scores of exemplars i mixed with j, (L, P) each.
-
-    Samples and mixes pass the network in batches of the same shape, so both scores are
-    bit-identical at λ = 0 and 1, where the mix is one of the samples.
-    """
-    x_i, x_j = exemplars.x[i], exemplars.x[j]
-    y_i, y_j = (one_hot(exemplars.y[index], outputs) for index in (i, j))
-    left, right = last_layer.see(x_i), last_layer.see(x_j)
-    approximated, true = [], []
-    for lam in lambdas:
-        targets = torch.lerp(y_j, y_i, lam)
-        mixed = Seen(*(torch.lerp(b, a, lam) for a, b in zip(left, right, strict=True)))
-        approximated.append(mixed.products(targets))
-        true.append(last_layer.see(torch.lerp(x_j, x_i, lam)).products(targets))
-    return torch.stack(approximated), torch.stack(true)
 
 
 def _rmse(one: Tensor, other: Tensor) -> list[float]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from gradmix.criterion import PairSelector, embed, find_head
 from gradmix.criterion.inputs import check_samples
 from gradmix.diagnostics.inner_products import (
-    Given,
     LastLayer,
     Pair,
     WholeNetwork,
@@ -87,7 +86,11 @@ def detrimental_rate(
     )
     harmful = []
     for _ in range(batches):
-        x, y = _draw_batch(given, batch_size, replay_batch_size, generator)
+        parts = []  # B1 and B2, each drawn without replacement
+        for samples, size in ((given.current, batch_size), (given.memory, replay_batch_size)):
+            order = torch.randperm(len(samples.y), generator=generator, device=samples.y.device)
+            parts.append([part[order[:size]] for part in samples])
+        x, y = (torch.cat(part) for part in zip(*parts, strict=True))
         targets = one_hot(y, outputs)
         partners = torch.randperm(len(y), generator=generator, device=y.device)
         ratios = _draw_ratios(len(y), alpha, lam, generator).to(x)
@@ -95,17 +98,6 @@ def detrimental_rate(
         mixed_targets = torch.lerp(targets[partners], targets, ratios.to(targets)[:, None])
         harmful.append(products(x, targets) > products(mixed, mixed_targets))
     return float(torch.cat(harmful).double().mean())
-
-
-def _draw_batch(
-    given: Given, batch_size: int, replay_batch_size: int, generator: torch.Generator | None
-) -> Samples:
-    """Draw B1 ∪ B2, each without replacement."""
-    parts = []
-    for samples, size in ((given.current, batch_size), (given.memory, replay_batch_size)):
-        order = torch.randperm(len(samples.y), generator=generator, device=samples.y.device)
-        parts.append(Samples(*(part[order[:size]] for part in samples)))
-    return Samples(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def _draw_ratios(

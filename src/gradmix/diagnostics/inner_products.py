@@ -165,13 +165,13 @@ class WholeNetwork:
             for part in zip(x.split(BATCH), targets.split(BATCH), strict=True):
                 losses = partial(self._losses, x=part[0], targets=part[1])
                 try:
-                    _, slope = torch.func.jvp(losses, (self._parameters,), (self._direction,))
+                    jvp = torch.func.jvp(losses, (self._parameters,), (self._direction,))
                 except NotImplementedError as error:
                     raise InputError(
                         "model has an operation without forward-mode derivative; use the last "
                         f"layer (whole_network=False). PyTorch: {error}"
                     ) from error
-                slopes.append(slope)
+                slopes.append(jvp[1])
         return torch.cat(slopes)
 
 

@@ -28,7 +28,7 @@ LOGGERS: dict[str, Callable[[str, str], Logger]] = {
 A new logger writes nothing before `begin`.
 """
 
-NAME = re.compile(r"[\w+.-]+")
+NAME = re.compile(r"[\w+.-]+")  # of a log or a plugin
 
 
 @dataclass(frozen=True)
