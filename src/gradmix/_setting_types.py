@@ -156,6 +156,8 @@ _REMEDIES = {
     "less_than_equal": "give {le} or less",
     "less_than": "give a number below {lt}",
     "finite_number": "give a finite number",
+    "int_parsing": "give a whole number",
+    "float_parsing": "give a number",
     "multiple_of": "give a multiple of {multiple_of}",
     "bool_type": "give True or False",
     "too_short": "give at least {min_length}",
@@ -182,9 +184,14 @@ def input_error(
         shown = _shown(given[name])
         value = shown if shown.endswith("…") else given[name]  # messages stay short
         return UnknownNameError(name, value, choices)
+    return InputError(f"{name} is {_shown(given.get(name))}; {remedy(first) or first['msg']}")
+
+
+def remedy(violation: Mapping[str, Any]) -> str:
+    """Return what to give instead; empty if the message of the violation says it."""
+    context = violation.get("ctx", {})
     bounds = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
-    remedy = _REMEDIES.get(first["type"], first["msg"]).format(**bounds)
-    return InputError(f"{name} is {_shown(given.get(name))}; {remedy}")
+    return _REMEDIES.get(violation["type"], "").format(**bounds)
 
 
 def _shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from gradmix.cli.model_file import export, forget, inspect, predict, serve
 from gradmix.cli.reproduce import reproduce
 from gradmix.cli.results import report, results
 from gradmix.cli.run import run
-from gradmix.cli.settings import ManyValues
+from gradmix.cli.settings import GradMixCommand
 from gradmix.cli.sweep import sweep
 
 app = typer.Typer(
@@ -22,21 +23,14 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(learn)
-app.command()(predict)
-app.command()(inspect)
-app.command()(forget)
-app.command()(export)
-app.command()(serve)
-app.command()(shard)
-app.command(cls=ManyValues)(run)
-app.command(cls=ManyValues)(sweep)
-app.command(cls=ManyValues)(results)
-app.command(cls=ManyValues)(reproduce)
-app.command()(report)
-app.command()(demo)
-app.command(name="list", cls=ManyValues)(list_all)
-app.command()(doctor)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(learn, predict, inspect, forget, export, serve, shard),
+    *(run, sweep, results, reproduce, report, demo),
+)
+for command in COMMANDS:
+    app.command(cls=GradMixCommand)(command)
+app.command(name="list", cls=GradMixCommand)(list_all)
+app.command(cls=GradMixCommand)(doctor)
 
 
 def _show_version(value: bool) -> None:

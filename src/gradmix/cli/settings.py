@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperCommand
 
 from gradmix._setting_docs import Description, describe
-from gradmix._setting_types import parse_seeds
+from gradmix._setting_types import parse_seeds, remedy
+from gradmix.errors import InputError
 from gradmix.settings import PRESETS, MixSettings
 
 if TYPE_CHECKING:
@@ -22,11 +24,16 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class ManyValues(TyperCommand):
+class GradMixCommand(TyperCommand):
     """A command whose repeatable options take several values at once: `--seeds 0 1 2`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Rewrite `--seeds 0 1 2` as `--seeds 0 --seeds 1 --seeds 2` and parse it."""
+        """Rewrite `--seeds 0 1 2` as `--seeds 0 --seeds 1 --seeds 2` and parse it.
+
+        Raises:
+            InputError: If a value is invalid; the message names the option, the value and the
+                remedy.
+        """
         many = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
         spelled: list[str] = []
         option = None
@@ -39,7 +46,15 @@ class ManyValues(TyperCommand):
                 spelled.append(arg)
             else:
                 spelled += [option, arg]
-        return super().parse_args(ctx, spelled)
+        try:
+            return super().parse_args(ctx, spelled)
+        except typer.BadParameter as error:
+            if error.param is not None and isinstance(error.__cause__, ValidationError):
+                first = error.__cause__.errors()[0]
+                names = [name for name in error.param.opts if name in args] or error.param.opts
+                if expected := remedy(first):
+                    raise InputError(f"{names[0]} is {first['input']!r}; {expected}") from None
+            raise  # the message of Typer names the value
 
 
 TEXTS = "TEXT ..."  # in the help of options that take several values
