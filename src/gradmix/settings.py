@@ -350,10 +350,7 @@ class ClassifierSettings(Settings):
     )
 
 
-GROUPS: tuple[type[Settings], ...] = (
-    *(ExperimentSettings, MixSettings, MemorySettings, TrainingSettings, StreamSettings),
-    *(CriterionSettings, MachineSettings, ClassifierSettings),
-)
+GROUPS: tuple[type[Settings], ...] = (*reversed(RunSettings.__bases__), ClassifierSettings)
 
 CHOSEN_BY_CLASSIFIER: dict[str, tuple[Any, str]] = {
     "method": ("auto", "ridge on the features of a pretrained backbone, er otherwise"),
@@ -381,21 +378,16 @@ CONVOLUTIONAL_PRESET: dict[str, Any] = {"lr": 0.05, "weight_decay": 5e-4, "sched
 """A classifier's defaults for CNNs and ResNets from scratch; docs/photos.md has measurements."""
 
 _PHOTOS: dict[str, Any] = {"model": "resnet18", "lr": 0.1, "transforms": ("crop", "flip")}
+_TINY_IMAGENET: dict[str, Any] = {**_PHOTOS, "epochs": 100, "lr_steps": (30, 60, 90)}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "mnist": {"validation": 10_000},  # the paper trains on 50,000 images
     "fashion-mnist": {},
     "cifar-10": {**_PHOTOS, "epochs": 50},
     "cifar-100": {**_PHOTOS, "epochs": 250, "lr_steps": (100, 150, 200), "increments": (10,)},
-    "tiny-imagenet": {**_PHOTOS, "epochs": 100, "lr_steps": (30, 60, 90), "increments": (20,)},
-    "imagenet": {
-        # The paper states only the 10 tasks; the rest follows Tiny ImageNet.
-        **_PHOTOS,
-        "model": "resnet18-imagenet",
-        "epochs": 100,
-        "lr_steps": (30, 60, 90),
-        "increments": (100,),
-    },
+    "tiny-imagenet": {**_TINY_IMAGENET, "increments": (20,)},
+    # The paper states only the 10 tasks; the rest follows Tiny ImageNet.
+    "imagenet": {**_TINY_IMAGENET, "model": "resnet18-imagenet", "increments": (100,)},
     "digits": {
         # Ours: the paper has no data set this small. docs/protocol.md says how it was chosen.
         "model": "mlp-small",

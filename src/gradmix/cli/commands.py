@@ -12,11 +12,10 @@ from gradmix.cli.demo import demo
 from gradmix.cli.installation import doctor, list_all
 from gradmix.cli.learn import learn, shard
 from gradmix.cli.model_file import export, forget, inspect, predict, serve
-from gradmix.cli.reproduce import reproduce
 from gradmix.cli.results import report, results
 from gradmix.cli.run import run
 from gradmix.cli.settings import GradMixCommand
-from gradmix.cli.sweep import sweep
+from gradmix.cli.sweep import reproduce, sweep
 
 app = typer.Typer(
     help="Class-incremental learning with gradient-based selective mixup.",

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from gradmix.runs.config import RunConfig
     from gradmix.runs.results import RunResult
 
-    Pixels = npt.NDArray[np.uint8]
-
 MIXES = ("none", "mixup", "remix", "balanced-remix", "gradmix+")
 SEEDS = (5, 6, 7, 8, 9)
 """The settings for the digits were chosen on seeds 0 to 4."""
@@ -76,8 +74,8 @@ def demo() -> None:
 class Pieces(NamedTuple):
     """The pieces of a photo, (N, 64, 64, 3)."""
 
-    train: Pixels
-    test: Pixels
+    train: npt.NDArray[np.uint8]
+    test: npt.NDArray[np.uint8]
 
 
 def demo_photos() -> None:
@@ -181,11 +179,7 @@ def show_settings() -> None:
 
 
 def show_comparison(results: Sequence[RunResult]) -> None:
-    """Print accuracy, forgetting and what gradients add.
-
-    Args:
-        results: Results in the order of `demo_configs`; fewer if the demo was stopped.
-    """
+    """Print accuracy, forgetting and what gradients add; a stopped demo has fewer results."""
     from gradmix.runs.comparisons import gradients_add
     from gradmix.runs.groups import group_results
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from gradmix.cli.settings import Texts
 from gradmix.cli.terminal import output, printable, remark, show, show_json, show_results
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.settings import RunSettings
@@ -28,22 +29,18 @@ Protocol = Annotated[int | None, typer.Option(help="Show results of this protoco
 
 def results(
     store: Store = "runs",
-    data: Annotated[list[str] | None, typer.Option(help="Show these data sets only.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Show these methods only.")] = None,
-    mix: Annotated[list[str] | None, typer.Option(help="Show these mixes only.")] = None,
-    seeds: Annotated[
-        list[str] | None, typer.Option(help="Show these seeds only, such as 0-4")
-    ] = None,
+    data: Annotated[Texts, typer.Option(help="Show these data sets only.")] = None,
+    method: Annotated[Texts, typer.Option(help="Show these methods only.")] = None,
+    mix: Annotated[Texts, typer.Option(help="Show these mixes only.")] = None,
+    seeds: Annotated[Texts, typer.Option(help="Show these seeds only, such as 0-4.")] = None,
     where: Annotated[
-        list[str] | None,
-        typer.Option(help="Show runs with these settings only, such as epochs=20."),
+        Texts, typer.Option(help="Show runs with these settings only, such as epochs=20.")
     ] = None,
     metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Metrics; see docs/results.md. Default: average_accuracy."),
+        Texts, typer.Option(help="Metrics; see docs/results.md. Default: average_accuracy.")
     ] = None,
     by: Annotated[
-        list[str] | None,
+        Texts,
         typer.Option(
             help="Settings to group by. Default: data, method, mix and every setting that varies."
         ),
@@ -72,10 +69,9 @@ def results(
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
     found = _open_store(store)
-    wanted: dict[str, list[Any]] = {}
-    for name, values in (("data", data), ("method", method), ("mix", mix)):
-        wanted |= {} if values is None else {name: list(values)}
-    wanted |= {} if seeds is None else {"seed": list(parse_seeds(seeds))}
+    numbers = None if seeds is None else parse_seeds(seeds)
+    given: dict[str, Any] = {"data": data, "method": method, "mix": mix, "seed": numbers}
+    wanted = {name: list(values) for name, values in given.items() if values is not None}
     for name, value in map(parse_condition, where or []):  # a repeated name adds a value
         wanted.setdefault(name, []).append(value)
     if runs and against is not None:

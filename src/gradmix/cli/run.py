@@ -93,10 +93,11 @@ def run(
         wanted = Devices(devices, nodes, sync_batchnorm)
         results, finished = _run_together(configs, store, wanted, **how)
     if as_json:
-        names = [str(store.path / result_name(result.config)) for result in results]
-        parts = ("config", "metrics", "seconds")
-        rows = [{part: getattr(result, part) for part in parts} for result in results]
-        show_json([{"file": name, **row} for name, row in zip(names, rows, strict=True)])
+        rows = []
+        for result in results:
+            row = {name: getattr(result, name) for name in ("config", "metrics", "seconds")}
+            rows.append({"file": str(store.path / result_name(result.config)), **row})
+        show_json(rows)
     elif results:
         _show(results)
         show(f"results in {store.path}")
@@ -127,12 +128,8 @@ def run_all(
 ) -> tuple[list[RunResult], bool]:
     """Compute the runs that the store lacks; return the results and whether all runs finished.
 
-    Args:
-        configs: The runs.
-        store: The store of the results; None stores nothing.
-        job: The ranks that compute each run together; None: this process alone.
-        again: Compute runs even if the store has their results.
-        **how: Other arguments of `gradmix.runs.run.complete`.
+    Without a store, nothing is stored. With a job, its ranks compute each run together. `how` are
+    other arguments of `gradmix.runs.run.complete`.
     """
     results: list[RunResult] = []
     try:
@@ -146,8 +143,8 @@ def run_all(
     except KeyboardInterrupt:
         if store is not None:  # where a run may have finished just before
             results = [known for config in configs if (known := store.find(config)) is not None]
-        done = f"{len(results)} of {len(configs)} runs are finished"
-        remark(f"stopped: {done}; the same command resumes")
+        done = f"{len(results)} of {len(configs)}"
+        remark(f"stopped: {done} runs are finished; the same command resumes")
         return results, False
     return results, True
 

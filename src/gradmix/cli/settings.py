@@ -28,12 +28,7 @@ class GradMixCommand(TyperCommand):
     """A command whose repeatable options take several values at once: `--seeds 0 1 2`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Rewrite `--seeds 0 1 2` as `--seeds 0 --seeds 1 --seeds 2` and parse it.
-
-        Raises:
-            InputError: If a value is invalid; the message names the option, the value and the
-                remedy.
-        """
+        """Rewrite `--seeds 0 1 2` as `--seeds 0 --seeds 1 --seeds 2` and parse it."""
         many = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
         spelled: list[str] = []
         option = None
@@ -57,17 +52,15 @@ class GradMixCommand(TyperCommand):
             raise  # the message of Typer names the value
 
 
-TEXTS = "TEXT ..."  # in the help of options that take several values
+Texts = list[str] | None  # the values of an option that takes several
+TEXTS = "TEXT ..."  # in its help
 
-Data = Annotated[
-    list[str] | None, typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")
-]
+Data = Annotated[Texts, typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")]
 Seeds = Annotated[
-    list[str] | None,
-    typer.Option(metavar=TEXTS, help="Seeds, such as 0 1 2 or 0-4. Default: 0."),
+    Texts, typer.Option(metavar=TEXTS, help="Seeds, such as 0 1 2 or 0-4. Default: 0.")
 ]
 Imports = Annotated[
-    list[str] | None,
+    Texts,
     typer.Option(
         "--import", metavar=TEXTS, help="Modules that register plugins; see docs/cookbook.md."
     ),
@@ -80,7 +73,7 @@ Out = Annotated[str, typer.Option(help="Folder for the result files.")]
 Again = Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")]
 RetryFailed = Annotated[bool, typer.Option(help="Repeat runs that failed earlier.")]
 Logs = Annotated[
-    list[str] | None,
+    Texts,
     typer.Option(
         "--log",
         metavar=TEXTS,
@@ -103,9 +96,6 @@ KINDS: dict[str, tuple[type, str | None]] = {
     "any": (int, "INTEGER"),
 }
 """The type of a value and its name in help texts, by the kind of the setting."""
-
-BY_DATA = {name for preset in PRESETS.values() for name in preset}
-"""Settings whose default depends on the data set."""
 
 OPTIONS = {
     name: setting
@@ -135,24 +125,9 @@ def option(
     if many:
         kind, shown = list[kind], f"{shown} ..."
     about = typer.Option(*flags, metavar=shown, help=text)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[Optional[kind], about],  # noqa: UP045
-    )
-
-
-def with_settings(command: Command) -> Command:
-    """Give a command with `**settings` an option for each setting of a run.
-
-    Options take several values. A setting that is a list itself takes one list.
-    """
-    options = [
-        option(name, setting, help_of(setting), flags=setting.flags, many=True)
-        for name, setting in OPTIONS.items()
-    ]
-    return with_options(options)(command)
+    annotation = Annotated[Optional[kind], about]  # noqa: UP045
+    only = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, only, default=None, annotation=annotation)
 
 
 def help_of(setting: Description) -> str:
@@ -160,7 +135,7 @@ def help_of(setting: Description) -> str:
     values = ""
     if any(choice not in setting.help for choice in setting.choices):
         values = f" Values: {', '.join(setting.choices)}."
-    if setting.name in BY_DATA:
+    if any(setting.name in preset for preset in PRESETS.values()):
         default = "depends on the data set"
     elif setting.default is None:
         default = "depends on the mix" if setting.name in MixSettings.model_fields else "none"
@@ -169,6 +144,18 @@ def help_of(setting: Description) -> str:
     else:
         default = str(setting.default)
     return f"{setting.help}{values} Default: {default}."
+
+
+with_settings = with_options(
+    [
+        option(name, setting, help_of(setting), flags=setting.flags, many=True)
+        for name, setting in OPTIONS.items()
+    ]
+)
+"""Gives a command with `**settings` an option for each setting of a run.
+
+Options take several values. A setting that is a list itself takes one list.
+"""
 
 
 def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -181,10 +168,10 @@ def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def chosen_runs(
-    data: list[str] | None,
-    seeds: list[str] | None,
+    data: Texts,
+    seeds: Texts,
     settings: Mapping[str, Any],
-    imports: list[str] | None,
+    imports: Texts,
     controls: bool,
     *,
     file: str | None = None,
@@ -203,8 +190,8 @@ def chosen_runs(
     axes |= {"data": list(data)} if data else {}
     axes |= {"seed": parse_seeds(seeds)} if seeds else {}
     grids: list[Any] = [axes] if file is None else read_grids(file, **axes)
-    remedy = "" if skip_impossible is None else "; --skip-impossible skips it"
-    configs, skipped = expand(grids, bool(skip_impossible), remedy=remedy)
+    hint = "" if skip_impossible is None else "; --skip-impossible skips it"
+    configs, skipped = expand(grids, bool(skip_impossible), remedy=hint)
     if controls:
         every = [one for config in configs for one in (config, *controls_of(config))]
         configs = list(dict.fromkeys(every))

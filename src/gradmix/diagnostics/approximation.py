@@ -59,28 +59,14 @@ def approximation_error(
     """Return the RMSE between approximated and true ⟨ḡ_buf, g̃_ij⟩ of mixed samples, against λ.
 
     At λ = 0 and 1 the mix is one of the samples, so the error is 0. The means are the areas under
-    the piecewise linear curves over `lambdas` with 0 at both ends: the errors for a uniform λ.
-
-    Args:
-        model: A classifier.
-        memory: Inputs and labels of the exemplars.
-        current: Inputs and labels of current samples.
-        lambdas: Mixing ratios.
-        **options: Further arguments of `class_pair_scores`.
-
-    Raises:
-        InputError: An argument is invalid.
+    the piecewise linear curves over `lambdas` with 0 at both ends: the errors for a uniform λ. The
+    arguments are those of `class_pair_scores`.
     """
     scores = class_pair_scores(model, memory, current, lambdas=lambdas, **options)
     of_samples = _rmse(scores.approximated, scores.true)
     of_classes = _rmse(scores.by_class(scores.approximated), scores.by_class(scores.true))
-    return ApproximationError(
-        tuple(lambdas),
-        tuple(of_samples),
-        tuple(of_classes),
-        _area(lambdas, of_samples),
-        _area(lambdas, of_classes),
-    )
+    areas = _area(lambdas, of_samples), _area(lambdas, of_classes)
+    return ApproximationError(tuple(lambdas), tuple(of_samples), tuple(of_classes), *areas)
 
 
 def pair_agreement(
@@ -100,7 +86,7 @@ def pair_agreement(
         precision = |A ∩ A_true| / |A|        recall = |A ∩ A_true| / |A_true|,
 
     over all ordered class pairs and all `lambdas` together. docs/diagnostics.md explains this
-    choice. The arguments are those of `approximation_error`.
+    choice. The arguments are those of `class_pair_scores`.
     """
     scores = class_pair_scores(model, memory, current, lambdas=lambdas, **options)
     ours, true = scores.by_class(scores.approximated), scores.by_class(scores.true)
@@ -223,8 +209,7 @@ def _pair_classes(
 def _rmse(one: Tensor, other: Tensor) -> list[float]:
     """Return the RMSE over all dimensions except the first."""
     squares = (one.double() - other.double()).square().flatten(1)
-    errors: list[float] = squares.mean(dim=1).sqrt().tolist()
-    return errors
+    return list(squares.mean(dim=1).sqrt().tolist())
 
 
 def _area(lambdas: Sequence[float], errors: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradmix.criterion import PairSelector, embed, find_head
 from gradmix.criterion.inputs import check_samples
@@ -84,6 +84,7 @@ def detrimental_rate(
         if whole_network
         else LastLayer(model, given.head, given.memory, average)
     )
+    device = "cpu" if generator is None else generator.device
     harmful = []
     for _ in range(batches):
         parts = []  # B1 and B2, each drawn without replacement
@@ -93,22 +94,16 @@ def detrimental_rate(
         x, y = (torch.cat(part) for part in zip(*parts, strict=True))
         targets = one_hot(y, outputs)
         partners = torch.randperm(len(y), generator=generator, device=y.device)
-        ratios = _draw_ratios(len(y), alpha, lam, generator).to(x)
+        if lam is None:  # λ of every row, (N,)
+            seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)
+            drawn = np.random.default_rng(int(seed)).beta(alpha, alpha, len(y))
+            ratios = torch.from_numpy(drawn).to(x)
+        else:
+            ratios = torch.full((len(y),), lam, dtype=torch.float64).to(x)
         mixed = torch.lerp(x[partners], x, ratios.view(-1, *(1,) * (x.ndim - 1)))
         mixed_targets = torch.lerp(targets[partners], targets, ratios.to(targets)[:, None])
         harmful.append(products(x, targets) > products(mixed, mixed_targets))
     return float(torch.cat(harmful).double().mean())
-
-
-def _draw_ratios(
-    number: int, alpha: float, lam: float | None, generator: torch.Generator | None
-) -> Tensor:
-    """Draw λ for every row, (N,)."""
-    if lam is not None:
-        return torch.full((number,), lam, dtype=torch.float64)
-    device = "cpu" if generator is None else generator.device
-    seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)
-    return torch.from_numpy(np.random.default_rng(int(seed)).beta(alpha, alpha, number))
 
 
 class ClassDistances(NamedTuple):

@@ -66,8 +66,7 @@ def take(names: Sequence[str], training: Training, event: Event) -> dict[str, di
     method = training.method
     if not isinstance(event, EpochDone) or event.stage != method.stages()[0].name:
         return {}
-    power_of_two = event.epoch & (event.epoch - 1) == 0
-    due = power_of_two or event.epoch == event.epochs
+    due = event.epoch.bit_count() == 1 or event.epoch == event.epochs
     return {
         name: ANALYSES[name].measure(method, _generator(name, method, event))
         for name in names
@@ -80,9 +79,6 @@ def _generator(name: str, method: Method, event: EpochDone) -> torch.Generator:
     key = [method.streams.seed, zlib.crc32(f"analysis {name}".encode()), event.task, event.epoch]
     seed = int(np.random.default_rng(key).integers(2**63))
     return torch.Generator(method.pool.y.device).manual_seed(seed)
-
-
-# --- samples of a training method ----------------------------------------------------------
 
 
 def _has_memory(method: Method) -> bool:
@@ -111,9 +107,6 @@ def _draw_exemplars(method: Method, generator: torch.Generator, with_memory: boo
 
 def _fetch(method: Method, index: Tensor) -> Samples:
     return Samples(method.pool.inputs(index), method.pool.y[index])
-
-
-# --- measurements ----------------------------------------------------------
 
 
 def _measure_detrimental_rate(method: Method, generator: torch.Generator) -> dict[str, Any]:
