@@ -48,22 +48,22 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _several(form: Callable[[Any], Any], words: str) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a converter to a tuple; a single value becomes a tuple of one."""
-
-    def convert(value: Any) -> tuple[Any, ...]:
-        single = isinstance(value, str) or not hasattr(value, "__iter__")
-        try:
-            return tuple(form(item) for item in ([value] if single else value))
-        except (ValueError, TypeError):
-            raise PydanticCustomError("form", f"give {words}") from None
-
-    return convert
+def _several(value: Any, form: Callable[[Any], Any], words: str) -> tuple[Any, ...]:
+    """Return values as a tuple; a single value becomes a tuple of one."""
+    single = isinstance(value, str) or not hasattr(value, "__iter__")
+    try:
+        return tuple(form(item) for item in ([value] if single else value))
+    except (ValueError, TypeError):
+        raise PydanticCustomError("form", f"give {words}") from None
 
 
-def _names(value: Any) -> tuple[Any, ...]:
+def _counts(value: Any) -> tuple[int, ...]:
+    return _several(value, _whole, "whole numbers")
+
+
+def _names(value: Any) -> tuple[str, ...]:
     """Return names as a tuple; "none" alone is the empty tuple."""
-    names = _several(_text, "names")(value)
+    names = _several(value, _text, "names")
     return () if names == ("none",) else names
 
 
@@ -91,10 +91,9 @@ def _order(value: Any) -> str | tuple[int, ...]:
     try:
         classes = [int(one) for one in value.split(",")] if isinstance(value, str) else value
     except ValueError:
-        remedy = "give natural, seed:1993, or classes such as 3,1,0,2"
-        raise PydanticCustomError("form", remedy) from None
-    order: tuple[int, ...] = _several(_whole, "a name or whole numbers")(classes)
-    return order
+        forms = "give natural, seed:1993, or classes such as 3,1,0,2"
+        raise PydanticCustomError("form", forms) from None
+    return _several(classes, _whole, "a name or whole numbers")
 
 
 Whole = Annotated[int, BeforeValidator(_whole), Field(le=MOST)]
@@ -102,10 +101,7 @@ Seed = Annotated[int, BeforeValidator(_whole), Field(le=2**63 - 1)]
 Number = Annotated[float, BeforeValidator(_number)]
 Switch = Annotated[float, BeforeValidator(_switch)]
 Text = Annotated[str, BeforeValidator(_text)]
-Counts = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=MOST)], ...],
-    BeforeValidator(_several(_whole, "whole numbers")),
-]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST)], ...], BeforeValidator(_counts)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Options = Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs)]
 ClassOrder = Annotated[str | tuple[int, ...], BeforeValidator(_order)]

@@ -52,7 +52,6 @@ GROUPS = {
 """The entry points through which an installed package offers plugins."""
 
 RESERVED = ("none", "auto", "cutmix", "manifold")
-HINT = "a plugin needs --import MODULE"
 
 
 class Plugin(NamedTuple):
@@ -200,8 +199,9 @@ def load_entry_points() -> None:
 def explain(error: UnknownNameError) -> UnknownNameError:
     """Return an error about an unknown name with a hint that it may be a missing plugin."""
     kind = {"data set": "dataset", "network": "model"}.get(error.kind, error.kind)
-    if kind in TABLES and HINT not in str(error):
+    missing = "a plugin needs --import MODULE"
+    if kind in TABLES and missing not in str(error):
         broken = _broken.get((kind, str(error.name)))
-        hint = f"the plugin cannot be loaded: {broken}" if broken else HINT
+        hint = f"the plugin cannot be loaded: {broken}" if broken else missing
         error.args = (f"{error}; {hint}",)
     return error

@@ -13,19 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gradmix._setting_types import seed_range
-from gradmix.cli.settings import (
-    TEXTS,
-    Again,
-    Checkpoint,
-    Controls,
-    Imports,
-    LogEvery,
-    Logs,
-    Out,
-    Seeds,
-    chosen_runs,
-    with_settings,
-)
+from gradmix.cli import settings as options
 from gradmix.cli.terminal import (
     follow,
     photo_counter,
@@ -48,15 +36,17 @@ if TYPE_CHECKING:
     from gradmix.training.launch import Devices, Job
 
 
-@with_settings
+@options.with_settings
 def run(
-    data: Annotated[list[str], typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")],
-    seeds: Seeds = None,
-    imports: Imports = None,
-    controls: Controls = False,
-    out: Out = "runs",
-    again: Again = False,
-    checkpoint: Checkpoint = True,
+    data: Annotated[
+        list[str], typer.Option(metavar=options.TEXTS, help="Data sets; see `gradmix list`.")
+    ],
+    seeds: options.Seeds = None,
+    imports: options.Imports = None,
+    controls: options.Controls = False,
+    out: options.Out = "runs",
+    again: options.Again = False,
+    checkpoint: options.Checkpoint = True,
     devices: Annotated[
         int, typer.Option(help="Devices of each machine that compute a run together.")
     ] = 1,
@@ -65,8 +55,8 @@ def run(
         bool,
         typer.Option("--sync-batchnorm", help="BatchNorm uses the statistics of the whole batch."),
     ] = False,
-    log: Logs = None,
-    log_every: LogEvery = None,
+    log: options.Logs = None,
+    log_every: options.LogEvery = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     **settings: Any,
 ) -> None:
@@ -81,7 +71,7 @@ def run(
     from gradmix.runs.results import result_name
     from gradmix.runs.store import ResultStore
 
-    configs, _ = chosen_runs(data, seeds, settings, imports, controls)
+    configs, _ = options.chosen_runs(data, seeds, settings, imports, controls)
     store = ResultStore(out)
     logs = LogTo(tuple(log), log_every) if log else None
     how: Any = {"again": again, "checkpoint": checkpoint, "log": logs}

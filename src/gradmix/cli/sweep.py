@@ -10,22 +10,7 @@ import typer
 from rich.table import Table
 
 from gradmix._setting_types import parse_seeds
-from gradmix.cli.settings import (
-    Again,
-    Checkpoint,
-    Controls,
-    Data,
-    Imports,
-    Jobs,
-    LogEvery,
-    Logs,
-    Out,
-    RetryFailed,
-    Seeds,
-    Texts,
-    chosen_runs,
-    with_settings,
-)
+from gradmix.cli import settings as options
 from gradmix.cli.terminal import SweepDisplay, output, remark, show, show_json, show_results
 from gradmix.errors import FileError, InputError
 
@@ -38,17 +23,17 @@ if TYPE_CHECKING:
     from gradmix.runs.workers import Engine
 
 
-@with_settings
+@options.with_settings
 def sweep(
     file: Annotated[
         str | None,
         typer.Argument(metavar="CONFIG.toml", help="File of grids; options replace its settings."),
     ] = None,
-    data: Data = None,
-    seeds: Seeds = None,
-    imports: Imports = None,
-    controls: Controls = False,
-    jobs: Jobs = 1,
+    data: options.Data = None,
+    seeds: options.Seeds = None,
+    imports: options.Imports = None,
+    controls: options.Controls = False,
+    jobs: options.Jobs = 1,
     engine: Annotated[
         Literal["loky", "dask"], typer.Option(help="Processes of this machine, or a dask cluster.")
     ] = "loky",
@@ -59,16 +44,14 @@ def sweep(
     devices_per_run: Annotated[
         int | None, typer.Option(min=1, help="GPUs that each run sees. Default: all.")
     ] = None,
-    out: Out = "runs",
-    again: Again = False,
-    retry_failed: RetryFailed = False,
+    out: options.Out = "runs",
+    again: options.Again = False,
+    retry_failed: options.RetryFailed = False,
     skip_impossible: Annotated[bool, typer.Option(help="Skip impossible combinations.")] = False,
-    checkpoint: Checkpoint = True,
-    log: Logs = None,
-    log_every: LogEvery = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON per run.")
-    ] = False,
+    checkpoint: options.Checkpoint = True,
+    log: options.Logs = None,
+    log_every: options.LogEvery = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON per run.")] = False,
     **settings: Any,
 ) -> None:
     """Run every combination of the given values, and write a result file for each.
@@ -82,7 +65,7 @@ def sweep(
 
     if file is None and not data:
         raise InputError("nothing to run; give --data or a file such as CONFIG.toml")
-    configs, skipped = chosen_runs(
+    configs, skipped = options.chosen_runs(
         data, seeds, settings, imports, controls, file=file, skip_impossible=skip_impossible
     )
     for name, reason in skipped.items():
@@ -176,31 +159,32 @@ def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
 
 def reproduce(
     names: Annotated[
-        Texts,
+        options.Texts,
         typer.Argument(metavar="NAME…", help="Tables and figures, or all. Default: list them."),
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Show all names.")] = False,
-    data: Data = None,
+    data: options.Data = None,
     seeds: Annotated[
-        Texts, typer.Option(help="Seeds, such as 0 1 2. Default: 0-4, as in the paper.")
+        options.Texts, typer.Option(help="Seeds, such as 0 1 2. Default: 0-4, as in the paper.")
     ] = None,
     mix: Annotated[
-        Texts, typer.Option(help="Run these mixes only; main tables also take mixes of your own.")
+        options.Texts,
+        typer.Option(help="Run these mixes only; main tables also take mixes of your own."),
     ] = None,
     method: Annotated[
-        Texts, typer.Option(help="Add the rows of these methods to main tables.")
+        options.Texts, typer.Option(help="Add the rows of these methods to main tables.")
     ] = None,
-    imports: Imports = None,
+    imports: options.Imports = None,
     scale: Annotated[
         str, typer.Option(help="full, as in the paper, or small: narrow networks and few epochs.")
     ] = "full",
-    jobs: Jobs = 1,
-    out: Out = "runs",
+    jobs: options.Jobs = 1,
+    out: options.Out = "runs",
     to: Annotated[str, typer.Option(help="Folder for the tables and figures.")] = "reproduction",
     run: Annotated[
         bool, typer.Option(help="Compute missing runs, or show only the results in OUT.")
     ] = True,
-    retry_failed: RetryFailed = False,
+    retry_failed: options.RetryFailed = False,
 ) -> None:
     """Reproduce tables and figures of the paper: our value, the paper's and the difference.
 

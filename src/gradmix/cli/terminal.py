@@ -35,7 +35,6 @@ output = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
 """Progress and remarks. Results go to standard output, so that they can be piped."""
 
-
 for stream in (sys.stdout, sys.stderr):
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="replace")  # "?" for characters that the encoding lacks
@@ -83,7 +82,7 @@ def showing_progress() -> Progress:
 
 
 def follow(
-    progress: Progress, config: RunConfig, every_task: bool = True
+    progress: Progress, config: RunConfig, every_task: bool
 ) -> Callable[[Training, Event], None]:
     """Return an observer that shows the progress of one run, and a line for every task if asked."""
     from gradmix.runs.store import RunProgress
@@ -101,8 +100,8 @@ def follow(
                 return
             shown = time.monotonic()
             at = RunProgress.after(training, event)
-            status = f"{_where(at)} {last_loss}"
-            progress.update(bar, total=1.0, completed=at.share, status=status)
+            where = f"{_where(at)} {last_loss}"
+            progress.update(bar, total=1.0, completed=at.share, status=where)
         elif isinstance(event, EpochDone):
             last_loss = f"loss {event.loss:.3f}"
         elif isinstance(event, TaskDone):
@@ -168,9 +167,9 @@ class SweepDisplay(ExitStack):
             messages.print(f"{len(sweep.configs)} runs{earlier}; {sweep.todo} to do")
         elif outcome.status != "kept":
             if outcome.result is not None:
-                seconds = f"{outcome.result.seconds['total']:.1f} s"
                 accuracy = outcome.result.metrics["average_accuracy"]
-                became = f"average accuracy {accuracy:.3f} · {seconds}"
+                seconds = outcome.result.seconds["total"]
+                became = f"average accuracy {accuracy:.3f} · {seconds:.1f} s"
             elif outcome.failure is not None:
                 became = f"failed: {outcome.failure.error}: {outcome.failure.message}"
             else:
@@ -195,12 +194,10 @@ class SweepDisplay(ExitStack):
 
 def _standing(sweep: Sweep) -> str:
     """Return the number of runs done, running and failed, and the time left."""
+    counts = {"running": len(sweep.running()), "failed": sweep.count("failed")}
     parts = [f"{sweep.count('done', 'kept')} of {len(sweep.configs)} done"]
-    running, failed, left = len(sweep.running()), sweep.count("failed"), sweep.seconds_left()
-    if running:
-        parts.append(f"{running} running")
-    if failed:
-        parts.append(f"{failed} failed")
+    parts += [f"{number} {state}" for state, number in counts.items() if number]
+    left = sweep.seconds_left()
     if left is not None and len(sweep.outcomes) < len(sweep.configs):
         parts.append(f"{duration(left)} left")
     return " · ".join(parts)
