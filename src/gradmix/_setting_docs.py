@@ -12,13 +12,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from gradmix._setting_types import MOST, Settings
-from gradmix.settings import (
-    CHOSEN_BY_CLASSIFIER,
-    GROUPS,
-    PRESETS,
-    ClassifierSettings,
-    RunSettings,
-)
+from gradmix.settings import CHOSEN_BY_CLASSIFIER, GROUPS, PRESETS, ClassifierSettings, RunSettings
 
 
 class Description(NamedTuple):
@@ -46,6 +40,7 @@ def describe(group: type[Settings] = RunSettings) -> dict[str, Description]:
     return {name: _description(name, schema) for name, schema in properties.items()}
 
 
+_WORDS = {"string": "text", "boolean": "True or False"}
 _BOUNDS = {
     **{"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"},
     **{"ge": "≥", "gt": ">", "le": "≤", "lt": "<"},
@@ -73,14 +68,21 @@ def _description(name: str, schema: dict[str, Any]) -> Description:
     return Description(name, kind, "items" in first, choices, allowed, default, *declared)
 
 
-_WORDS = {"string": "text", "boolean": "True or False"}
-
-
 def settings_page() -> str:
     """Return `docs/settings.md`: a Markdown table for each group of settings."""
-    lines = ["# Settings", "", _INTRODUCTION, ""]
+    introduction = (
+        "This page is generated from `gradmix/settings.py`. The source of a default is the paper, "
+        "PyTorch, Remix, or ours. The command line writes `epochs` as `--epochs`, a TOML file as "
+        "`epochs = 20`."
+    )
+    lines = ["# Settings", "", introduction, ""]
     for group in GROUPS:
-        lines += [f"## {(group.__doc__ or '').splitlines()[0].rstrip('.')}", "", *_table(group), ""]
+        lines += [f"## {(group.__doc__ or '').splitlines()[0].rstrip('.')}", ""]
+        lines += ["| setting | value | default | source | meaning |", "|---|---|---|---|---|"]
+        for d in describe(group).values():
+            default = _shown(d.default)
+            lines.append(f"| `{d.name}` | {d.allowed} | {default} | {d.source} | {d.help} |")
+        lines.append("")
     lines += ["## What `IncrementalClassifier` chooses from the data", ""]
     lines += ["| parameter | value | choice |", "|---|---|---|"]
     for name, (value, choice) in CHOSEN_BY_CLASSIFIER.items():
@@ -93,13 +95,6 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-_INTRODUCTION = (
-    "This page is generated from `gradmix/settings.py`. The source of a default is the paper, "
-    "PyTorch, Remix, or ours. The command line writes `epochs` as `--epochs`, a TOML file as "
-    "`epochs = 20`."
-)
-
-
 def classifier_help(names: Iterable[str], indent: int) -> str:
     """Return parameters of the classifier as lines of a docstring."""
     declared = {**RunSettings.model_fields, **ClassifierSettings.model_fields}
@@ -109,14 +104,6 @@ def classifier_help(names: Iterable[str], indent: int) -> str:
         text = f"{name}: {declared[name].description}" + (f" {value}: {choice}." if choice else "")
         lines += wrap(text, 100, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
     return "\n".join(lines) + "\n"
-
-
-def _table(group: type[Settings]) -> list[str]:
-    rows = [
-        f"| `{d.name}` | {d.allowed} | {_shown(d.default)} | {d.source} | {d.help} |"
-        for d in describe(group).values()
-    ]
-    return ["| setting | value | default | source | meaning |", "|---|---|---|---|---|", *rows]
 
 
 def _shown(value: Any) -> str:

@@ -48,45 +48,40 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _several(form: Callable[[Any], Any], words: str) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a converter to a tuple; a single value becomes a tuple of one."""
-
-    def convert(value: Any) -> tuple[Any, ...]:
-        single = isinstance(value, str) or not hasattr(value, "__iter__")
-        try:
-            return tuple(form(item) for item in ([value] if single else value))
-        except (ValueError, TypeError):
-            raise PydanticCustomError("form", f"give {words}") from None
-
-    return convert
+def _several(value: Any, form: Callable[[Any], Any], words: str) -> tuple[Any, ...]:
+    """Return values as a tuple; a single value becomes a tuple of one."""
+    single = isinstance(value, str) or not hasattr(value, "__iter__")
+    try:
+        return tuple(form(item) for item in ([value] if single else value))
+    except (ValueError, TypeError):
+        raise PydanticCustomError("form", f"give {words}") from None
 
 
-def _names(value: Any) -> tuple[Any, ...]:
+def _counts(value: Any) -> tuple[int, ...]:
+    return _several(value, _whole, "whole numbers")
+
+
+def _names(value: Any) -> tuple[str, ...]:
     """Return names as a tuple; "none" alone is the empty tuple."""
-    names = _several(_text, "names")(value)
+    names = _several(value, _text, "names")
     return () if names == ("none",) else names
 
 
 def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
     """Return name-number pairs sorted by name, from a mapping, pairs or texts name=number."""
+    found = {}
     try:
         given = list(value.items() if isinstance(value, Mapping) else value)
-        pairs = [_split(one) if isinstance(one, str) else one for one in given]
-        found = {_text(name): _option(number) for name, number in pairs}
+        for one in given:
+            name, number = one.split("=") if isinstance(one, str) else one
+            if isinstance(one, str) or (isinstance(number, Real) and not isinstance(number, bool)):
+                number = float(number)
+            found[_text(name)] = number
     except (ValueError, TypeError):
         raise PydanticCustomError("form", "give numbers by name, such as alpha=0.3") from None
     if len(found) < len(given):
         raise PydanticCustomError("form", "give each name once")
     return tuple(sorted(found.items()))
-
-
-def _split(text: str) -> tuple[str, float]:
-    name, _, number = text.partition("=")
-    return name, float(number)
-
-
-def _option(value: Any) -> Any:
-    return value if isinstance(value, bool) or not isinstance(value, Real) else float(value)
 
 
 def _order(value: Any) -> str | tuple[int, ...]:
@@ -96,10 +91,9 @@ def _order(value: Any) -> str | tuple[int, ...]:
     try:
         classes = [int(one) for one in value.split(",")] if isinstance(value, str) else value
     except ValueError:
-        remedy = "give natural, seed:1993, or classes such as 3,1,0,2"
-        raise PydanticCustomError("form", remedy) from None
-    order: tuple[int, ...] = _several(_whole, "a name or whole numbers")(classes)
-    return order
+        forms = "give natural, seed:1993, or classes such as 3,1,0,2"
+        raise PydanticCustomError("form", forms) from None
+    return _several(classes, _whole, "a name or whole numbers")
 
 
 Whole = Annotated[int, BeforeValidator(_whole), Field(le=MOST)]
@@ -107,10 +101,7 @@ Seed = Annotated[int, BeforeValidator(_whole), Field(le=2**63 - 1)]
 Number = Annotated[float, BeforeValidator(_number)]
 Switch = Annotated[float, BeforeValidator(_switch)]
 Text = Annotated[str, BeforeValidator(_text)]
-Counts = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=MOST)], ...],
-    BeforeValidator(_several(_whole, "whole numbers")),
-]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST)], ...], BeforeValidator(_counts)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Options = Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs)]
 ClassOrder = Annotated[str | tuple[int, ...], BeforeValidator(_order)]
@@ -161,6 +152,8 @@ _REMEDIES = {
     "less_than_equal": "give {le} or less",
     "less_than": "give a number below {lt}",
     "finite_number": "give a finite number",
+    "int_parsing": "give a whole number",
+    "float_parsing": "give a number",
     "multiple_of": "give a multiple of {multiple_of}",
     "bool_type": "give True or False",
     "too_short": "give at least {min_length}",
@@ -182,17 +175,19 @@ def input_error(
     if first["type"] == "missing":
         return InputError(f"{name} is missing; give a value")
     if first["type"] == "literal_error":
-        choices = [
-            part.strip("'") for part in context["expected"].replace(" or ", ", ").split(", ")
-        ]
+        expected = context["expected"].replace(" or ", ", ")
+        choices = [part.strip("'") for part in expected.split(", ")]
         shown = _shown(given[name])
         value = shown if shown.endswith("…") else given[name]  # messages stay short
         return UnknownNameError(name, value, choices)
-    bounds = {
-        key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()
-    }
-    remedy = _REMEDIES.get(first["type"], first["msg"]).format(**bounds)
-    return InputError(f"{name} is {_shown(given.get(name))}; {remedy}")
+    return InputError(f"{name} is {_shown(given.get(name))}; {remedy(first) or first['msg']}")
+
+
+def remedy(violation: Mapping[str, Any]) -> str:
+    """Return what to give instead; empty if the message of the violation says it."""
+    context = violation.get("ctx", {})
+    bounds = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
+    return _REMEDIES.get(violation["type"], "").format(**bounds)
 
 
 def _shown(value: Any) -> str:

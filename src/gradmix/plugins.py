@@ -7,17 +7,16 @@ name. docs/cookbook.md builds one plugin of each kind.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from gradmix.data import DATASETS, DataSetInfo
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.loggers import LOGGERS
+from gradmix.loggers import LOGGERS, NAME
 from gradmix.methods import METHODS, Method, MethodInfo
 from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
 from gradmix.mixing.blends import BLEND, SHARES
@@ -53,8 +52,6 @@ GROUPS = {
 """The entry points through which an installed package offers plugins."""
 
 RESERVED = ("none", "auto", "cutmix", "manifold")
-NAME = re.compile(r"[\w+.-]+")
-HINT = "a plugin needs --import MODULE"
 
 
 class Plugin(NamedTuple):
@@ -117,13 +114,6 @@ def register(
     """
     if kind not in TABLES:
         raise UnknownNameError("kind of plugin", kind, TABLES)
-    _check(kind, name, thing)
-    lines = (getattr(thing, "__doc__", None) or "").strip().splitlines()
-    summary = summary or (lines[0] if lines and callable(thing) else name)
-    _add(Plugin(kind, name, thing, summary, source, dict(defaults or {}), lower_is_better))
-
-
-def _check(kind: str, name: str, thing: Any) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"name is {name!r}; use letters, digits and + . _ -")
     known = name in TABLES[kind] or name in RESERVED
@@ -131,11 +121,16 @@ def _check(kind: str, name: str, thing: Any) -> None:
         raise InputError(f"name is {name!r}, which is a {kind} of gradmix; choose another")
     if kind == "method":
         fits = isinstance(thing, type) and issubclass(thing, Method)
+        needed = "a class derived from Method"
+    elif kind == "mix":
+        fits, needed = isinstance(thing, (Recipe, str)), "a Recipe or text"
     else:
-        fits = isinstance(thing, (Recipe, str)) if kind == "mix" else callable(thing)
+        fits, needed = callable(thing), "a function"
     if not fits:
-        needed = {"method": "a class derived from Method", "mix": "a Recipe or text"}
-        raise InputError(f"thing is {thing!r}; a {kind} is {needed.get(kind, 'a function')}")
+        raise InputError(f"thing is {thing!r}; a {kind} is {needed}")
+    lines = (getattr(thing, "__doc__", None) or "").strip().splitlines()
+    summary = summary or (lines[0] if lines and callable(thing) else name)
+    _add(Plugin(kind, name, thing, summary, source, dict(defaults or {}), lower_is_better))
 
 
 def _add(plugin: Plugin) -> None:
@@ -175,24 +170,19 @@ def import_plugins(modules: Iterable[str]) -> None:
     Raises:
         InputError: If a module cannot be imported; the message names it.
     """
-    modules = list(modules)
-    if modules and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     for name in modules:
-        _import(name)
-
-
-def _import(name: str) -> None:
-    try:
-        import_module(name)
-    except InputError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"import is {name!r}, which cannot be imported ({reason}); name a module in this "
-            "folder, without .py, or an installed one"
-        ) from error
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            import_module(name)
+        except InputError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise InputError(
+                f"import is {name!r}, which cannot be imported ({reason}); name a module in this "
+                "folder, without .py, or an installed one"
+            ) from error
 
 
 @cache
@@ -200,21 +190,18 @@ def load_entry_points() -> None:
     """Register the plugins that installed packages offer; broken ones are remembered."""
     for group, kind in GROUPS.items():
         for point in entry_points(group=group):
-            _load(kind, point)
-
-
-def _load(kind: str, point: EntryPoint) -> None:
-    try:
-        register(kind, point.name, point.load())
-    except Exception as error:  # another package must not stop gradmix
-        _broken[kind, point.name] = f"{point.value}: {type(error).__name__}: {error}"
+            try:  # another package must not stop gradmix
+                register(kind, point.name, point.load())
+            except Exception as error:  # noqa: PERF203
+                _broken[kind, point.name] = f"{point.value}: {type(error).__name__}: {error}"
 
 
 def explain(error: UnknownNameError) -> UnknownNameError:
     """Return an error about an unknown name with a hint that it may be a missing plugin."""
     kind = {"data set": "dataset", "network": "model"}.get(error.kind, error.kind)
-    if kind in TABLES and HINT not in str(error):
+    missing = "a plugin needs --import MODULE"
+    if kind in TABLES and missing not in str(error):
         broken = _broken.get((kind, str(error.name)))
-        hint = f"the plugin cannot be loaded: {broken}" if broken else HINT
+        hint = f"the plugin cannot be loaded: {broken}" if broken else missing
         error.args = (f"{error}; {hint}",)
     return error

@@ -62,7 +62,7 @@ class RandomStreams:
 
         Networks and heads are initialised from it, on every device with the same values.
         """
-        return torch.Generator().manual_seed(self._draw_seed(name))
+        return torch.Generator().manual_seed(int(self.host(name).integers(2**63)))
 
     @contextmanager
     def as_global(self, name: str, rank: int = 0) -> Iterator[None]:
@@ -72,16 +72,13 @@ class RandomStreams:
         Another thread that draws from the global generator at the same time changes the result.
         Each of several ranks gets numbers of its own for its rows.
         """
-        seed = (self._draw_seed(name) + rank) % 2**63
+        seed = (int(self.host(name).integers(2**63)) + rank) % 2**63
         devices = [self.place] if self.place.type == "cuda" else []
         with torch.random.fork_rng(devices):
             torch.default_generator.manual_seed(seed)
             if devices:
                 torch.cuda.manual_seed(seed)
             yield
-
-    def _draw_seed(self, name: str) -> int:
-        return int(self.host(name).integers(2**63))
 
     def _new_host(self, name: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
@@ -140,9 +137,8 @@ def parse_numpy_state(text: Any, where: str) -> dict[str, Any]:
 def _check_torch_state(name: Any, saved: Any, place: torch.device) -> None:
     """Refuse a state that would make PyTorch's CPU generator read beyond its 624 numbers."""
     problem = f"stream {name!r}: the saved state of the random numbers is invalid"
-    if not isinstance(name, str) or not isinstance(saved, Tensor):
-        raise InputError(problem)
-    if saved.dtype != torch.uint8 or saved.ndim != 1:
+    is_state = isinstance(saved, Tensor) and saved.dtype == torch.uint8 and saved.ndim == 1
+    if not (isinstance(name, str) and is_state):
         raise InputError(problem)
     if place.type == "cpu" and len(saved) != _CPU_STATE:
         raise InputError(problem)

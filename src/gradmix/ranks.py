@@ -97,11 +97,8 @@ class Ranks:
 
     def all_equal(self, number: int) -> bool:
         """Return whether all ranks pass the same number of 63 bits."""
-        if self.alone:
-            return True
         own = torch.tensor([number], dtype=torch.int64, device=self.device)
-        found = self.gather(own, self.size)
-        return bool((found == number).all())
+        return bool((self.gather(own, self.size) == number).all())
 
     def all_true(self, here: bool) -> bool:
         """Return whether something is true on all ranks."""

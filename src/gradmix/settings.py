@@ -29,7 +29,6 @@ from gradmix._setting_types import (
 )
 from gradmix.errors import InputError, UnknownNameError
 
-MOST_THREADS = 1024
 PAPER, PYTORCH, BLURRY = "paper", "PyTorch", "Rainbow Memory"
 
 
@@ -248,7 +247,7 @@ class CriterionSettings(Settings):
 class MachineSettings(Settings):
     """Where and how precisely a run is computed, and what it measures besides accuracy."""
 
-    threads: Whole = setting(1, "CPU threads of PyTorch.", ge=1, le=MOST_THREADS)
+    threads: Whole = setting(1, "CPU threads of PyTorch.", ge=1, le=1024)
     device: Text = setting("auto", "auto, cpu, cuda, cuda:1 or mps.")
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = setting(
         "32-true", "Floating-point precision.", PYTORCH
@@ -314,11 +313,7 @@ def short_name(name: str) -> str:
 
 def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration in JSON form that differ from `DEFAULTS`."""
-    return {
-        name: value
-        for name, value in config.items()
-        if name not in DEFAULTS or value != DEFAULTS[name]
-    }
+    return {name: value for name, value in config.items() if value != DEFAULTS.get(name, ...)}
 
 
 class ClassifierSettings(Settings):
@@ -355,10 +350,7 @@ class ClassifierSettings(Settings):
     )
 
 
-GROUPS: tuple[type[Settings], ...] = (
-    *(ExperimentSettings, MixSettings, MemorySettings, TrainingSettings, StreamSettings),
-    *(CriterionSettings, MachineSettings, ClassifierSettings),
-)
+GROUPS: tuple[type[Settings], ...] = (*reversed(RunSettings.__bases__), ClassifierSettings)
 
 CHOSEN_BY_CLASSIFIER: dict[str, tuple[Any, str]] = {
     "method": ("auto", "ridge on the features of a pretrained backbone, er otherwise"),
@@ -386,21 +378,16 @@ CONVOLUTIONAL_PRESET: dict[str, Any] = {"lr": 0.05, "weight_decay": 5e-4, "sched
 """A classifier's defaults for CNNs and ResNets from scratch; docs/photos.md has measurements."""
 
 _PHOTOS: dict[str, Any] = {"model": "resnet18", "lr": 0.1, "transforms": ("crop", "flip")}
+_TINY_IMAGENET: dict[str, Any] = {**_PHOTOS, "epochs": 100, "lr_steps": (30, 60, 90)}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "mnist": {"validation": 10_000},  # the paper trains on 50,000 images
     "fashion-mnist": {},
     "cifar-10": {**_PHOTOS, "epochs": 50},
     "cifar-100": {**_PHOTOS, "epochs": 250, "lr_steps": (100, 150, 200), "increments": (10,)},
-    "tiny-imagenet": {**_PHOTOS, "epochs": 100, "lr_steps": (30, 60, 90), "increments": (20,)},
-    "imagenet": {
-        # The paper states only the 10 tasks; the rest follows Tiny ImageNet.
-        **_PHOTOS,
-        "model": "resnet18-imagenet",
-        "epochs": 100,
-        "lr_steps": (30, 60, 90),
-        "increments": (100,),
-    },
+    "tiny-imagenet": {**_TINY_IMAGENET, "increments": (20,)},
+    # The paper states only the 10 tasks; the rest follows Tiny ImageNet.
+    "imagenet": {**_TINY_IMAGENET, "model": "resnet18-imagenet", "increments": (100,)},
     "digits": {
         # Ours: the paper has no data set this small. docs/protocol.md says how it was chosen.
         "model": "mlp-small",
@@ -439,13 +426,22 @@ def check(name: str, value: Any) -> Any:
     >>> check("increments", [5, 5])
     (5, 5)
     """
-    fields = _fields()
-    if name not in fields:
-        raise UnknownNameError("setting", name, fields)
+    if name not in _FIELDS:
+        raise UnknownNameError("setting", name, _FIELDS)
     try:
         return _adapter(name).validate_python(value)
     except ValidationError as error:
-        raise input_error(error, {name: value}, fields, name) from None
+        raise input_error(error, {name: value}, _FIELDS, name) from None
+
+
+_FIELDS: dict[str, Any] = {**RunSettings.model_fields, **ClassifierSettings.model_fields}
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    field = _FIELDS[name]
+    config = ConfigDict(strict=True, allow_inf_nan=False)
+    return TypeAdapter(Annotated[field.annotation, field], config=config)  # type: ignore[arg-type]
 
 
 def check_classifier(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -457,27 +453,10 @@ def check_classifier(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: If a value is invalid.
     """
-    return {
-        name: value if _is_left_to_classifier(name, value) else check(name, value)
-        for name, value in params.items()
-    }
-
-
-def _is_left_to_classifier(name: str, value: Any) -> bool:
-    if name in CHOSEN_BY_CLASSIFIER:
-        choose, _ = CHOSEN_BY_CLASSIFIER[name]
-        if value is None if choose is None else isinstance(value, str) and value == choose:
-            return True
-    return name == "model" and not isinstance(value, str)
-
-
-@cache
-def _fields() -> dict[str, Any]:
-    return {**RunSettings.model_fields, **ClassifierSettings.model_fields}
-
-
-@cache
-def _adapter(name: str) -> TypeAdapter[Any]:
-    field = _fields()[name]
-    config = ConfigDict(strict=True, allow_inf_nan=False)
-    return TypeAdapter(Annotated[field.annotation, field], config=config)  # type: ignore[arg-type]
+    checked = {}
+    for name, value in params.items():
+        choose, _ = CHOSEN_BY_CLASSIFIER.get(name, (..., ""))
+        chosen = value is choose or (isinstance(value, str) and value == choose)
+        network = name == "model" and not isinstance(value, str)
+        checked[name] = value if chosen or network else check(name, value)
+    return checked

@@ -9,7 +9,7 @@ from PIL import Image
 
 from gradmix.classifier.photos import default_backbone
 
-photo_demo = importlib.import_module("gradmix.cli._photo_demo")
+photo_demo = importlib.import_module("gradmix.cli.demo")
 
 
 def test_pieces_share_no_pixels_and_a_third_is_for_testing(tmp_path):

@@ -250,16 +250,20 @@ def test_inspect(model, tmp_path, gradmix):
     assert len(facts["history"]) == 2
 
 
+NO_FOLDER = "none: no such file or folder; check the path, .* a folder of images for each class$"
+NO_PHOTO = "none.png: no such file or folder; check the path, and give image files or folders$"
+
+
 def test_errors_are_clear_and_change_nothing(model, tmp_path, gradmix):
     before = model.read_bytes()
     one = photos(tmp_path / "one", "grey")
     for error, match, *command in (
-        (DataNotFoundError, "no such file or folder", "learn", tmp_path / "none", "--model", model),
+        (DataNotFoundError, NO_FOLDER, "learn", tmp_path / "none", "--model", model),
         (InputError, "call fit to start again", "learn", one, "--model", model, "--exemplars", 99),
         (InputError, "unknown method", "learn", one, "--model", tmp_path / "m", "--method", "x"),
         (FileError, "not a gradmix file", "learn", one, "--model", one / "grey" / "0.png"),
         (FileError, "cannot be read", "predict", tmp_path / "none", one),
-        (DataNotFoundError, "no such file", "predict", model, tmp_path / "none.png"),
+        (DataNotFoundError, NO_PHOTO, "predict", model, tmp_path / "none.png"),
         (InputError, "has no image files", "predict", model, tmp_path_with_nothing(tmp_path)),
         (InputError, ".png or .html", "inspect", model, "-o", tmp_path / "x.gif"),
         (FileError, "not a gradmix file", "inspect", one / "grey" / "0.png"),

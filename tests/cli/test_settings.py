@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradmix.cli.settings import OPTIONS, ManyValues, chosen, help_of, option, with_settings
+from gradmix.cli.settings import OPTIONS, GradMixCommand, chosen, help_of, option, with_settings
 from gradmix.settings import RunSettings
 
 
@@ -22,7 +22,7 @@ def parse(*args):
     """Return what a command with the settings makes of its arguments."""
     app, seen = typer.Typer(), {}
 
-    @app.command(cls=ManyValues)
+    @app.command(cls=GradMixCommand)
     @with_settings
     def command(own: int = 0, **settings):
         seen.update(chosen(settings), own=own)
@@ -56,6 +56,24 @@ def test_several_values_except_for_settings_that_are_lists():
         "increments": [[4, 6]],
         "options": [["alpha=0.3"]],
     }
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("run", "--data", "digits", "--exemplars", "many"),
+         "--exemplars is 'many'; give a whole number"),
+        (("run", "--data", "digits", "--lr", 0.1, "high"), "--lr is 'high'; give a number"),
+        (("sweep", "--data", "digits", "--epochs=2.5"), "--epochs is '2.5'; give a whole number"),
+        (("learn", "photos", "--model", "m", "--exemplars", "many"),
+         "--exemplars is 'many'; give a whole number"),
+        (("predict", "m", "photo.jpg", "--top", 0), "--top is '0'; give 1 or more"),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_is_named(call_main, args, message):
+    outcome = call_main(*args)
+    assert outcome.returncode == 2
+    assert outcome.stderr == f"error: {message}\n"
 
 
 def test_every_option_is_explained():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from gradmix.diagnostics import class_distances, distances
+from gradmix.diagnostics import class_distances, gradients
 from gradmix.errors import InputError
 
 
@@ -36,7 +36,7 @@ def test_they_are_those_of_explicit_gradients(make, everyone, literal, kind, bia
 def test_blocks_make_no_difference(monkeypatch, make, everyone):
     model, given_samples = make("sequential"), everyone()
     whole = class_distances(model, given_samples)
-    monkeypatch.setattr(distances, "BLOCK", 4)
+    monkeypatch.setattr(gradients, "BLOCK", 4)
     assert class_distances(model, given_samples) == pytest.approx(whole, abs=1e-12)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gradmix import IncrementalClassifier, LogTo, config_for, log_to
 from gradmix.errors import FileError, InputError, MissingPackageError
-from gradmix.loggers.csv_log import CsvLogger
-from gradmix.loggers.log import Log
+from gradmix.loggers import Log
+from gradmix.loggers.destinations import CsvLogger
 from gradmix.runs.run import load_benchmark, run
 
 

@@ -20,13 +20,22 @@ def main() -> None:
     An error of gradmix is one line and exit code 2, an error of the operating system, such as a
     full disk, is one line and exit code 1, and Ctrl-C is exit code 130.
     """
-    interrupts = _Interrupts()
+    interrupted: list[float] = []  # when interrupts took effect
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not interrupted or now - interrupted[-1] >= CLEAN_UP_SECONDS:
+            interrupted.append(now)
+            raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         _run()
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception:
-        if interrupts.last is not None:  # a library turned the interrupt into another error
+        if interrupted:  # a library turned the interrupt into another error
             sys.exit(130)
         raise
     finally:
@@ -41,29 +50,9 @@ def _run() -> None:
 
     try:
         app(standalone_mode=True)
-    except RankError as error:
+    except (GradMixError, OSError) as error:
         show_error(error)
-        sys.stderr.flush()
-        os._exit(2)  # a normal exit would wait for connections to ranks that are lost
-    except GradMixError as error:
-        show_error(error)
-        sys.exit(2)
-    except OSError as error:
-        show_error(error)
-        sys.exit(1)
-
-
-class _Interrupts:
-    """Raises KeyboardInterrupt at Ctrl-C, but ignores another one during clean-up."""
-
-    def __init__(self) -> None:
-        self.last: float | None = None  # when the last one took effect
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._interrupt)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self.last is not None and now - self.last < CLEAN_UP_SECONDS:
-            return
-        self.last = now
-        raise KeyboardInterrupt
+        if isinstance(error, RankError):
+            sys.stderr.flush()
+            os._exit(2)  # a normal exit would wait for connections to ranks that are lost
+        sys.exit(2 if isinstance(error, GradMixError) else 1)

@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Annotated
+
 import typer
 
+from gradmix import __version__
 from gradmix.cli.demo import demo
-from gradmix.cli.doctor import doctor
-from gradmix.cli.export import export
-from gradmix.cli.forget import forget
-from gradmix.cli.inspect import inspect
-from gradmix.cli.learn import learn
-from gradmix.cli.list import list_all
-from gradmix.cli.predict import predict
-from gradmix.cli.report import report
-from gradmix.cli.reproduce import reproduce
-from gradmix.cli.results import results
+from gradmix.cli.installation import doctor, list_all
+from gradmix.cli.learn import learn, shard
+from gradmix.cli.model_file import export, forget, inspect, predict, serve
+from gradmix.cli.results import report, results
 from gradmix.cli.run import run
-from gradmix.cli.serve import serve
-from gradmix.cli.settings import ManyValues, general_options
-from gradmix.cli.shard import shard
-from gradmix.cli.sweep import sweep
+from gradmix.cli.settings import GradMixCommand
+from gradmix.cli.sweep import reproduce, sweep
 
 app = typer.Typer(
     help="Class-incremental learning with gradient-based selective mixup.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(learn, predict, inspect, forget, export, serve, shard),
+    *(run, sweep, results, reproduce, report, demo),
+)
+for command in COMMANDS:
+    app.command(cls=GradMixCommand)(command)
+app.command(name="list", cls=GradMixCommand)(list_all)
+app.command(cls=GradMixCommand)(doctor)
 
 
-app.callback()(general_options)
-app.command()(learn)
-app.command()(predict)
-app.command()(inspect)
-app.command()(forget)
-app.command()(export)
-app.command()(serve)
-app.command()(shard)
-app.command(cls=ManyValues)(run)
-app.command(cls=ManyValues)(sweep)
-app.command(cls=ManyValues)(results)
-app.command(cls=ManyValues)(reproduce)
-app.command()(report)
-app.command()(demo)
-app.command(name="list", cls=ManyValues)(list_all)
-app.command()(doctor)
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"gradmix {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def general_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Class-incremental learning with gradient-based selective mixup."""

@@ -1,20 +1,18 @@
-"""gradmix learn: let a model file learn a folder of photos."""
+"""gradmix learn: let a model file learn a folder of photos. gradmix shard: write such a folder."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradmix._setting_docs import Description, describe
+from gradmix._setting_docs import describe
 from gradmix.cli.settings import option, with_options
 from gradmix.cli.terminal import (
     messages,
@@ -23,6 +21,7 @@ from gradmix.cli.terminal import (
     printable,
     remark,
     show,
+    show_json,
     showing_progress,
 )
 from gradmix.settings import CHOSEN_BY_CLASSIFIER, ClassifierSettings
@@ -47,22 +46,19 @@ NO_EXEMPLARS = {"holdout_per_class": 0}  # with --exemplars 0, unless --holdout 
 REFRESH_SECONDS = 0.1
 
 
-def _option(name: str, setting: Description) -> inspect.Parameter:
-    """Return the option of a parameter; its help says the default of this command."""
-    default = DEFAULTS.get(setting.name, setting.default)
-    if setting.name not in DEFAULTS and (setting.name in CHOSEN_BY_CLASSIFIER or default is None):
-        default = "auto" if setting.name != "weights" else "none"
-    default = {True: "yes", False: "no"}[default] if isinstance(default, bool) else default
-    about, _, _ = setting.help.rstrip(".").partition("; None:")
-    return option(name, setting, f"{about}. Default: {default}.")
-
-
-def _options() -> list[inspect.Parameter]:
+def _options() -> Iterator[inspect.Parameter]:
+    """Return the options of parameters; their help says the defaults of this command."""
     known = {**describe(ClassifierSettings), **describe()}
-    return [_option(name, known[setting]) for name, setting in OPTIONS.items()]
+    for name, parameter in OPTIONS.items():
+        default = DEFAULTS.get(parameter, known[parameter].default)
+        if parameter not in DEFAULTS and (parameter in CHOSEN_BY_CLASSIFIER or default is None):
+            default = "auto" if parameter != "weights" else "none"
+        default = {True: "yes", False: "no"}[default] if isinstance(default, bool) else default
+        about, _, _ = known[parameter].help.rstrip(".").partition("; None:")
+        yield option(name, known[parameter], f"{about}. Default: {default}.")
 
 
-@with_options(_options())
+@with_options(list(_options()))
 def learn(
     photos: Annotated[
         str,
@@ -89,44 +85,35 @@ def learn(
     """
     from gradmix.classifier.call_data import Watch
     from gradmix.classifier.report import Observer
-    from gradmix.classifier.update_file import learn_into
+    from gradmix.classifier.update_file import checkpoint_of, learn_into
     from gradmix.data.image_folders.read import has_own_test
     from gradmix.errors import DataWarning
 
     given = {OPTIONS[name]: value for name, value in params.items() if value is not None}
     if test is None and has_own_test(photos):
         test = photos
-    with _stopping(model), showing_progress() as progress, warnings.catch_warnings():
-        observer = _Bars(progress) if messages.is_terminal else Observer(remark)
-        warnings.simplefilter("ignore", DataWarning)  # the report contains them
-        classifier = learn_into(
-            model,
-            photos,
-            test,
-            given=given,
-            defaults={**DEFAULTS, **(NO_EXEMPLARS if params["exemplars"] == 0 else {})},
-            watch=Watch(say=remark, on_event=observer.on_event, on_photo=observer.on_photo),
-            skip_unreadable=skip_unreadable,
-        )
-    report = classifier.report_
-    if as_json:
-        print(json.dumps(report.model_dump(), indent=2))  # noqa: T201
-    else:
-        _show(report, model)
-
-
-@contextmanager
-def _stopping(model: str) -> Iterator[None]:
-    """Tell the user how to continue after Ctrl-C."""
-    from gradmix.classifier.update_file import checkpoint_of
-
     try:
-        yield
+        with showing_progress() as progress, warnings.catch_warnings():
+            observer = _Bars(progress) if messages.is_terminal else Observer(remark)
+            warnings.simplefilter("ignore", DataWarning)  # the report contains them
+            classifier = learn_into(
+                model,
+                photos,
+                test,
+                given=given,
+                defaults={**DEFAULTS, **(NO_EXEMPLARS if params["exemplars"] == 0 else {})},
+                watch=Watch(say=remark, on_event=observer.on_event, on_photo=observer.on_photo),
+                skip_unreadable=skip_unreadable,
+            )
     except KeyboardInterrupt:
         resumes = checkpoint_of(model).exists()
         how = "repeat the command to resume" if resumes else "there is no checkpoint to resume yet"
         remark(f"stopped: the model file is unchanged; {how}")
         raise
+    if as_json:
+        show_json(classifier.report_.model_dump())
+    else:
+        _show(classifier.report_, model)
 
 
 class _Bars:
@@ -184,3 +171,28 @@ def accuracy_table(report: Report) -> Table:
     where = "the test folder" if report.measured_on == "eval_set" else "held-out images"
     table.caption = f"accuracy on {where}"
     return table
+
+
+def shard(
+    photos: Annotated[
+        str,
+        typer.Argument(help="Folder that contains a folder of images for each class, or a zip."),
+    ],
+    to: Annotated[str, typer.Option(help="Folder of the shards; it must not exist.")],
+    size: Annotated[int, typer.Option(min=1, help="Size of a shard in MB.")] = 256,
+) -> None:
+    """Write a folder of photos to tar files, for data that do not fit into memory.
+
+    `gradmix learn SHARDS` and `--data folder:SHARDS` read the shards like the folder: with the same
+    classes, photos and order. Photos keep their content. The shards appear when all are complete.
+    """
+    from gradmix.data.image_folders.write_shards import write_shards
+
+    with showing_progress() as progress:
+        bar = progress.add_task("writing shards", total=None, status="")
+
+        def show_photos(done: int, total: int) -> None:
+            progress.update(bar, total=total, completed=done, status=f"{done} of {total} photos")
+
+        shards = write_shards(photos, to, size=size * 10**6, progress=show_photos)
+    show(f"{'1 shard' if len(shards) == 1 else f'{len(shards)} shards'} saved in {to}")

@@ -1,9 +1,10 @@
-"""gradmix results: list, filter, compare and export results."""
+"""The results in a folder: gradmix results shows them, gradmix report writes an HTML page."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import webbrowser
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from gradmix.cli.terminal import output, printable, remark, show, show_results
+from gradmix.cli.settings import Texts
+from gradmix.cli.terminal import output, printable, remark, show, show_json, show_results
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.settings import RunSettings
 
@@ -19,29 +21,26 @@ if TYPE_CHECKING:
     from gradmix.runs.groups import Group
     from gradmix.runs.results import RunResult
     from gradmix.runs.store import ResultStore
-    from gradmix.runs.tables import TextTable
 
 FORMATS = ("table", "csv", "json", "latex", "markdown")
+Store = Annotated[str, typer.Argument(help="Folder with result files.")]
+Protocol = Annotated[int | None, typer.Option(help="Show results of this protocol version only.")]
 
 
 def results(
-    store: Annotated[str, typer.Argument(help="Folder with result files.")] = "runs",
-    data: Annotated[list[str] | None, typer.Option(help="Show these data sets only.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Show these methods only.")] = None,
-    mix: Annotated[list[str] | None, typer.Option(help="Show these mixes only.")] = None,
-    seeds: Annotated[
-        list[str] | None, typer.Option(help="Show these seeds only, such as 0-4")
-    ] = None,
+    store: Store = "runs",
+    data: Annotated[Texts, typer.Option(help="Show these data sets only.")] = None,
+    method: Annotated[Texts, typer.Option(help="Show these methods only.")] = None,
+    mix: Annotated[Texts, typer.Option(help="Show these mixes only.")] = None,
+    seeds: Annotated[Texts, typer.Option(help="Show these seeds only, such as 0-4.")] = None,
     where: Annotated[
-        list[str] | None,
-        typer.Option(help="Show runs with these settings only, such as epochs=20."),
+        Texts, typer.Option(help="Show runs with these settings only, such as epochs=20.")
     ] = None,
     metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Metrics; see docs/results.md. Default: average_accuracy."),
+        Texts, typer.Option(help="Metrics; see docs/results.md. Default: average_accuracy.")
     ] = None,
     by: Annotated[
-        list[str] | None,
+        Texts,
         typer.Option(
             help="Settings to group by. Default: data, method, mix and every setting that varies."
         ),
@@ -58,23 +57,21 @@ def results(
     ] = "table",
     runs: Annotated[bool, typer.Option(help="Show every run instead of means.")] = False,
     failed: Annotated[bool, typer.Option(help="Show failed runs and their errors.")] = False,
-    protocol: Annotated[
-        int | None, typer.Option(help="Show results of this protocol version only.")
-    ] = None,
+    protocol: Protocol = None,
 ) -> None:
     """Show the results in a folder: mean ± standard deviation over the seeds, the best in bold."""
     from gradmix._setting_types import parse_seeds
     from gradmix.runs.comparisons import parse_condition
     from gradmix.runs.groups import capability_note, group_results, in_order, select
     from gradmix.runs.tables import comparison_table, group_records, run_records, runs_table
+    from gradmix.runs.writers import to_csv, to_latex, to_markdown
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
-    found = open_store(store)
-    wanted: dict[str, list[Any]] = {}
-    for name, values in (("data", data), ("method", method), ("mix", mix)):
-        wanted |= {} if values is None else {name: list(values)}
-    wanted |= {} if seeds is None else {"seed": list(parse_seeds(seeds))}
+    found = _open_store(store)
+    numbers = None if seeds is None else parse_seeds(seeds)
+    given: dict[str, Any] = {"data": data, "method": method, "mix": mix, "seed": numbers}
+    wanted = {name: list(values) for name, values in given.items() if values is not None}
     for name, value in map(parse_condition, where or []):  # a repeated name adds a value
         wanted.setdefault(name, []).append(value)
     if runs and against is not None:
@@ -82,30 +79,41 @@ def results(
     if failed:
         _show_failures(found, wanted, form)
         return
-    everything = current_results(found, protocol)
+    everything = _current_results(found, protocol)
     chosen = in_order(select(everything, wanted))
     if not chosen:
-        raise InputError(f"{store} has no such results; {_contents(everything)}")
-    if form in ("csv", "json") and (note := capability_note(chosen)):  # tables have it below
-        remark(f"note: {note}")
-    metrics = metric or ["average_accuracy"]
-    if runs:
-        _print(
-            form,
-            lambda: runs_table(chosen, metrics),
-            lambda: [asdict(one) for one in chosen] if form == "json" else run_records(chosen),
-        )
-    else:
+        there = "no results at all"
+        if everything:
+            there = "; ".join(
+                f"{name} {', '.join(sorted({str(result.config[name]) for result in everything}))}"
+                for name in ("data", "method", "mix")
+            )
+        raise InputError(f"{store} has no such results; it has {there}")
+    metrics, groups = metric or ["average_accuracy"], []
+    if not runs:
         groups = group_results(chosen, by)
         _check_names(everything, groups, across, against)
-        _print(
-            form,
-            lambda: comparison_table(groups, metrics, against, across).text(),
-            lambda: group_records(groups, metrics, against),
-        )
+    if form in ("csv", "json"):
+        if note := capability_note(chosen):  # tables have it below
+            remark(f"note: {note}")
+        if not runs:
+            records = group_records(groups, metrics, against)
+        else:
+            records = list(map(asdict, chosen)) if form == "json" else run_records(chosen)
+        text = to_csv(records) if form == "csv" else json.dumps(records, indent=1) + "\n"
+        typer.echo(text, nl=False)
+        return
+    if runs:
+        table = runs_table(chosen, metrics)
+    else:
+        table = comparison_table(groups, metrics, against, across).text()
+    if form == "table":
+        show_results(table)
+    else:
+        typer.echo(to_latex(table) if form == "latex" else to_markdown(table), nl=False)
 
 
-def open_store(path: str) -> ResultStore:
+def _open_store(path: str) -> ResultStore:
     """Return the store in an existing folder."""
     from gradmix.runs.store import ResultStore
 
@@ -116,44 +124,32 @@ def open_store(path: str) -> ResultStore:
     return ResultStore(path)
 
 
-def current_results(store: ResultStore, protocol: int | None) -> list[RunResult]:
+def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult]:
     """Return the results of a store that may be compared, and say which files are skipped.
 
-    Args:
-        store: The store.
-        protocol: A protocol version; None is the current one of each configuration.
+    None as protocol version is the current one of each configuration.
     """
     from gradmix.runs.results import protocol_version
 
     everything, problems = store.read_all()
-    say_skipped(problems)
-
-    def wanted(result: RunResult) -> int:
-        return protocol_version(result.config) if protocol is None else protocol
-
-    chosen = [result for result in everything if result.protocol_version == wanted(result)]
-    skipped = len(everything) - len(chosen)
-    if skipped:
-        others = {r.protocol_version for r in everything if r.protocol_version != wanted(r)}
-        versions = ", ".join(map(str, sorted(others)))
-        remark(f"skipped: {skipped} results of protocol version {versions}; --protocol shows them")
+    _say_skipped(problems)
+    chosen: list[RunResult] = []
+    others: list[RunResult] = []
+    for result in everything:
+        wanted = protocol_version(result.config) if protocol is None else protocol
+        (chosen if result.protocol_version == wanted else others).append(result)
+    if others:
+        versions = ", ".join(map(str, sorted({result.protocol_version for result in others})))
+        remark(
+            f"skipped: {len(others)} results of protocol version {versions}; --protocol shows them"
+        )
     return chosen
 
 
-def say_skipped(problems: Mapping[Path, str]) -> None:
+def _say_skipped(problems: Mapping[Path, str]) -> None:
     """Print the invalid files and the reasons."""
     for path, reason in problems.items():
         remark(printable(f"skipped: {path}: {reason.removeprefix(f'{path} ')}"))
-
-
-def _contents(everything: Sequence[RunResult]) -> str:
-    if not everything:
-        return "it has no results at all"
-    values = (
-        f"{name} {', '.join(sorted({str(result.config[name]) for result in everything}))}"
-        for name in ("data", "method", "mix")
-    )
-    return "it has " + "; ".join(values)
 
 
 def _show_failures(store: ResultStore, wanted: Mapping[str, Sequence[Any]], form: str) -> None:
@@ -163,14 +159,14 @@ def _show_failures(store: ResultStore, wanted: Mapping[str, Sequence[Any]], form
         if name not in RunSettings.model_fields:
             raise UnknownNameError("setting", name, RunSettings.model_fields)
     everything, problems = store.read_failures()
-    say_skipped(problems)
+    _say_skipped(problems)
     failures = [
         failure
         for failure in everything
         if all(failure.config.get(name) in allowed for name, allowed in wanted.items())
     ]
     if form == "json":
-        typer.echo(json.dumps([failure.model_dump() for failure in failures], indent=1))
+        show_json([failure.model_dump() for failure in failures], indent=1)
         return
     for failure in failures:
         c = failure.config
@@ -197,19 +193,31 @@ def _check_names(
             raise UnknownNameError(name, value, set(map(show_setting, values)))
 
 
-def _print(
-    form: str, table: Callable[[], TextTable], records: Callable[[], list[dict[str, Any]]]
+def report(
+    store: Store = "runs",
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="File to write; an existing file is replaced.")
+    ] = "report.html",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "gradmix report",
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare with this mix, method or setting, such as epochs=20. Default: no mixing."
+        ),
+    ] = None,
+    protocol: Protocol = None,
 ) -> None:
-    """Print the table, or the records for CSV and JSON."""
-    from gradmix.runs.writers import to_csv, to_latex, to_markdown
+    """Write all results in a folder as one HTML page: charts, tables against the paper, CSV.
 
-    if form == "table":
-        show_results(table())
-        return
-    if form == "csv":
-        text = to_csv(records())
-    elif form == "json":
-        text = json.dumps(records(), indent=1) + "\n"
-    else:
-        text = to_latex(table()) if form == "latex" else to_markdown(table())
-    typer.echo(text, nl=False)
+    The page is self-contained and needs no network. Invalid result files are listed and skipped.
+    """
+    found = _current_results(_open_store(store), protocol)
+    if not found:
+        raise InputError(f"store is {store!r}, which has no results; `gradmix run` makes some")
+    from gradmix.report import write_report
+
+    path = write_report(found, out, title=title, against=against)
+    show(f"report in {path}")
+    if open_it and not webbrowser.open(Path(path).resolve().as_uri()):
+        remark("no browser was found to open the page")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,28 +13,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gradmix._setting_types import seed_range
-from gradmix.cli.settings import (
-    TEXTS,
-    Again,
-    Checkpoint,
-    Controls,
-    Imports,
-    LogEvery,
-    Logs,
-    Out,
-    Seeds,
-    chosen_runs,
-    with_settings,
-)
+from gradmix.cli import settings as options
 from gradmix.cli.terminal import (
     follow,
-    label_column,
     photo_counter,
     print_table,
     printable,
     remark,
     run_label,
     show,
+    show_json,
     show_results,
     showing_progress,
 )
@@ -49,15 +36,17 @@ if TYPE_CHECKING:
     from gradmix.training.launch import Devices, Job
 
 
-@with_settings
+@options.with_settings
 def run(
-    data: Annotated[list[str], typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")],
-    seeds: Seeds = None,
-    imports: Imports = None,
-    controls: Controls = False,
-    out: Out = "runs",
-    again: Again = False,
-    checkpoint: Checkpoint = True,
+    data: Annotated[
+        list[str], typer.Option(metavar=options.TEXTS, help="Data sets; see `gradmix list`.")
+    ],
+    seeds: options.Seeds = None,
+    imports: options.Imports = None,
+    controls: options.Controls = False,
+    out: options.Out = "runs",
+    again: options.Again = False,
+    checkpoint: options.Checkpoint = True,
     devices: Annotated[
         int, typer.Option(help="Devices of each machine that compute a run together.")
     ] = 1,
@@ -66,8 +55,8 @@ def run(
         bool,
         typer.Option("--sync-batchnorm", help="BatchNorm uses the statistics of the whole batch."),
     ] = False,
-    log: Logs = None,
-    log_every: LogEvery = None,
+    log: options.Logs = None,
+    log_every: options.LogEvery = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     **settings: Any,
 ) -> None:
@@ -79,9 +68,10 @@ def run(
     compute each run together, to the same result.
     """
     from gradmix.loggers import LogTo
+    from gradmix.runs.results import result_name
     from gradmix.runs.store import ResultStore
 
-    configs, _ = chosen_runs(data, seeds, settings, imports=imports, controls=controls)
+    configs, _ = options.chosen_runs(data, seeds, settings, imports, controls)
     store = ResultStore(out)
     logs = LogTo(tuple(log), log_every) if log else None
     how: Any = {"again": again, "checkpoint": checkpoint, "log": logs}
@@ -93,7 +83,11 @@ def run(
         wanted = Devices(devices, nodes, sync_batchnorm)
         results, finished = _run_together(configs, store, wanted, **how)
     if as_json:
-        print(json.dumps([_summary(result, store) for result in results], indent=2))  # noqa: T201
+        rows = []
+        for result in results:
+            row = {name: getattr(result, name) for name in ("config", "metrics", "seconds")}
+            rows.append({"file": str(store.path / result_name(result.config)), **row})
+        show_json(rows)
     elif results:
         _show(results)
         show(f"results in {store.path}")
@@ -122,32 +116,25 @@ def run_all(
     again: bool = False,
     **how: Any,
 ) -> tuple[list[RunResult], bool]:
-    """Compute the runs that the store lacks.
+    """Compute the runs that the store lacks; return the results and whether all runs finished.
 
-    Args:
-        configs: The runs.
-        store: The store of the results; None stores nothing.
-        job: The ranks that compute each run together; None: this process alone.
-        again: Compute runs even if the store has their results.
-        **how: Other arguments of `gradmix.runs.run.complete`.
-
-    Returns:
-        The results, and whether all runs finished.
+    Without a store, nothing is stored. With a job, its ranks compute each run together. `how` are
+    other arguments of `gradmix.runs.run.complete`.
     """
     results: list[RunResult] = []
     try:
         for config in configs:
             known = None if store is None or again else store.find(config)
             if known is not None:
-                _say(config, "skipped, OUT has it (--again repeats it)")
+                remark(f"{run_label(config)}: skipped, OUT has it (--again repeats it)")
             if job is not None:
                 job.ranks.from_first(int(known is None))
             results.append(known or _run_one(config, store, job, again=again, **how))
     except KeyboardInterrupt:
         if store is not None:  # where a run may have finished just before
             results = [known for config in configs if (known := store.find(config)) is not None]
-        done = f"{len(results)} of {len(configs)} runs are finished"
-        remark(f"stopped: {done}; the same command resumes")
+        done = f"{len(results)} of {len(configs)}"
+        remark(f"stopped: {done} runs are finished; the same command resumes")
         return results, False
     return results, True
 
@@ -201,7 +188,7 @@ def _run_one(
             wait=job is None,
             raising=True,
             on_event=observe,
-            say=partial(_say, config),
+            say=lambda text: remark(f"{run_label(config)}: {text}"),
             **how,
         )
     if outcome.result is None:
@@ -209,36 +196,15 @@ def _run_one(
     return outcome.result
 
 
-def _say(config: RunConfig, text: str) -> None:
-    remark(f"{run_label(config)}: {text}")
-
-
-def _summary(result: RunResult, store: ResultStore) -> dict[str, Any]:
-    from gradmix.runs.results import result_name
-
-    return {
-        "file": str(store.path / result_name(result.config)),
-        "config": result.config,
-        "metrics": result.metrics,
-        "seconds": result.seconds,
-    }
-
-
 def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     """Return a table with one row per label: the main metrics over its results."""
-    columns = ("average accuracy", "final accuracy", "forgetting")
-    numbers = [Column(name, no_wrap=True) for name in ("seeds", *columns, "seconds")]
-    table = Table(label_column(""), *numbers)
+    columns = ("seeds", "average accuracy", "final accuracy", "forgetting", "seconds")
+    table = Table(Column("", overflow="fold"), *(Column(name, no_wrap=True) for name in columns))
     for label, results in rows.items():
-        metric = {
-            key: _metric_text([result.metrics[key] for result in results])
-            for key in ("average_accuracy", "final_accuracy", "forgetting_from_best")
-        }
-        seeds = seed_range([result.config["seed"] for result in results])
+        cells = [seed_range([result.config["seed"] for result in results])]
+        for key in ("average_accuracy", "final_accuracy", "forgetting_from_best"):
+            values = [result.metrics[key] for result in results]
+            cells.append(f"{values[0]:.3f}" if len(values) == 1 else summarize(values).text())
         seconds = statistics.fmean(result.seconds["total"] for result in results)
-        table.add_row(Text(printable(label)), seeds, *metric.values(), f"{seconds:.1f}")
+        table.add_row(Text(printable(label)), *cells, f"{seconds:.1f}")
     return table
-
-
-def _metric_text(values: Sequence[float]) -> str:
-    return f"{values[0]:.3f}" if len(values) == 1 else summarize(values).text()

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperCommand
 
-from gradmix import __version__
 from gradmix._setting_docs import Description, describe
-from gradmix._setting_types import parse_seeds
+from gradmix._setting_types import parse_seeds, remedy
+from gradmix.errors import InputError
 from gradmix.settings import PRESETS, MixSettings
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class ManyValues(TyperCommand):
+class GradMixCommand(TyperCommand):
     """A command whose repeatable options take several values at once: `--seeds 0 1 2`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -40,37 +41,26 @@ class ManyValues(TyperCommand):
                 spelled.append(arg)
             else:
                 spelled += [option, arg]
-        return super().parse_args(ctx, spelled)
+        try:
+            return super().parse_args(ctx, spelled)
+        except typer.BadParameter as error:
+            if error.param is not None and isinstance(error.__cause__, ValidationError):
+                first = error.__cause__.errors()[0]
+                names = [name for name in error.param.opts if name in args] or error.param.opts
+                if expected := remedy(first):
+                    raise InputError(f"{names[0]} is {first['input']!r}; {expected}") from None
+            raise  # the message of Typer names the value
 
 
-def _show_version(value: bool) -> None:
-    if value:
-        typer.echo(f"gradmix {__version__}")
-        raise typer.Exit
+Texts = list[str] | None  # the values of an option that takes several
+TEXTS = "TEXT ..."  # in its help
 
-
-def general_options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-) -> None:
-    """Class-incremental learning with gradient-based selective mixup."""
-
-
-TEXTS = "TEXT ..."  # in the help of options that take several values
-
-Data = Annotated[
-    list[str] | None, typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")
-]
+Data = Annotated[Texts, typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")]
 Seeds = Annotated[
-    list[str] | None,
-    typer.Option(metavar=TEXTS, help="Seeds, such as 0 1 2 or 0-4. Default: 0."),
+    Texts, typer.Option(metavar=TEXTS, help="Seeds, such as 0 1 2 or 0-4. Default: 0.")
 ]
 Imports = Annotated[
-    list[str] | None,
+    Texts,
     typer.Option(
         "--import", metavar=TEXTS, help="Modules that register plugins; see docs/cookbook.md."
     ),
@@ -83,7 +73,7 @@ Out = Annotated[str, typer.Option(help="Folder for the result files.")]
 Again = Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")]
 RetryFailed = Annotated[bool, typer.Option(help="Repeat runs that failed earlier.")]
 Logs = Annotated[
-    list[str] | None,
+    Texts,
     typer.Option(
         "--log",
         metavar=TEXTS,
@@ -106,9 +96,6 @@ KINDS: dict[str, tuple[type, str | None]] = {
     "any": (int, "INTEGER"),
 }
 """The type of a value and its name in help texts, by the kind of the setting."""
-
-BY_DATA = {name for preset in PRESETS.values() for name in preset}
-"""Settings whose default depends on the data set."""
 
 OPTIONS = {
     name: setting
@@ -138,24 +125,9 @@ def option(
     if many:
         kind, shown = list[kind], f"{shown} ..."
     about = typer.Option(*flags, metavar=shown, help=text)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[Optional[kind], about],  # noqa: UP045
-    )
-
-
-def with_settings(command: Command) -> Command:
-    """Give a command with `**settings` an option for each setting of a run.
-
-    Options take several values. A setting that is a list itself takes one list.
-    """
-    options = (
-        option(name, setting, help_of(setting), flags=setting.flags, many=True)
-        for name, setting in OPTIONS.items()
-    )
-    return with_options(list(options))(command)
+    annotation = Annotated[Optional[kind], about]  # noqa: UP045
+    only = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, only, default=None, annotation=annotation)
 
 
 def help_of(setting: Description) -> str:
@@ -163,7 +135,7 @@ def help_of(setting: Description) -> str:
     values = ""
     if any(choice not in setting.help for choice in setting.choices):
         values = f" Values: {', '.join(setting.choices)}."
-    if setting.name in BY_DATA:
+    if any(setting.name in preset for preset in PRESETS.values()):
         default = "depends on the data set"
     elif setting.default is None:
         default = "depends on the mix" if setting.name in MixSettings.model_fields else "none"
@@ -172,6 +144,18 @@ def help_of(setting: Description) -> str:
     else:
         default = str(setting.default)
     return f"{setting.help}{values} Default: {default}."
+
+
+with_settings = with_options(
+    [
+        option(name, setting, help_of(setting), flags=setting.flags, many=True)
+        for name, setting in OPTIONS.items()
+    ]
+)
+"""Gives a command with `**settings` an option for each setting of a run.
+
+Options take several values. A setting that is a list itself takes one list.
+"""
 
 
 def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -184,36 +168,30 @@ def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def chosen_runs(
-    data: list[str] | None,
-    seeds: list[str] | None,
+    data: Texts,
+    seeds: Texts,
     settings: Mapping[str, Any],
+    imports: Texts,
+    controls: bool,
     *,
     file: str | None = None,
-    imports: list[str] | None = None,
-    controls: bool = False,
     skip_impossible: bool | None = None,
 ) -> tuple[list[RunConfig], dict[str, str]]:
     """Return the runs of a command line, and the skipped combinations with the reason.
 
     `skip_impossible` is None if the command has no such option.
     """
+    from gradmix.plugins import import_plugins
     from gradmix.runs.config import controls_of, expand
+    from gradmix.runs.grid import read_grids
 
-    if imports:
-        from gradmix.plugins import import_plugins
-
-        import_plugins(imports)
+    import_plugins(imports or [])
     axes = chosen(settings)
     axes |= {"data": list(data)} if data else {}
     axes |= {"seed": parse_seeds(seeds)} if seeds else {}
-    if file is None:
-        grids: list[Any] = [axes]
-    else:
-        from gradmix.runs.grid import read_grids
-
-        grids = list(read_grids(file, **axes))
-    remedy = "" if skip_impossible is None else "; --skip-impossible skips it"
-    configs, skipped = expand(grids, bool(skip_impossible), remedy=remedy)
+    grids: list[Any] = [axes] if file is None else read_grids(file, **axes)
+    hint = "" if skip_impossible is None else "; --skip-impossible skips it"
+    configs, skipped = expand(grids, bool(skip_impossible), remedy=hint)
     if controls:
         every = [one for config in configs for one in (config, *controls_of(config))]
         configs = list(dict.fromkeys(every))

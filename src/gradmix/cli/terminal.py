@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -34,20 +35,19 @@ output = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
 """Progress and remarks. Results go to standard output, so that they can be piped."""
 
-
-def show_all(stream: object) -> None:
-    """Let a stream write "?" for characters that its encoding lacks."""
+for stream in (sys.stdout, sys.stderr):
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
-        stream.reconfigure(errors="replace")
-
-
-show_all(sys.stdout)
-show_all(sys.stderr)
+        stream.reconfigure(errors="replace")  # "?" for characters that the encoding lacks
 
 
 def show(text: str) -> None:
     """Print a result as it is: nothing is wrapped or taken for markup."""
     output.print(text, soft_wrap=True, markup=False)
+
+
+def show_json(value: object, indent: int | None = 2) -> None:
+    """Print a result as JSON; None as indent writes one line."""
+    print(json.dumps(value, indent=indent), flush=True)  # noqa: T201
 
 
 def remark(text: str) -> None:
@@ -66,24 +66,23 @@ def printable(value: object) -> str:
     return "".join(c if c.isprintable() or c == "\n" else replaced for c in str(value))
 
 
-@contextmanager
-def showing_progress(quiet: bool = False) -> Iterator[Progress]:
-    """Show a progress display on standard error."""
-    columns = (
+def showing_progress() -> Progress:
+    """Return a progress display on standard error, which a terminal shows."""
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[status]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
+        console=messages,
+        disable=not messages.is_terminal,
+        transient=True,
     )
-    hidden = quiet or not messages.is_terminal
-    with Progress(*columns, console=messages, disable=hidden, transient=True) as progress:
-        yield progress
 
 
 def follow(
-    progress: Progress, config: RunConfig, every_task: bool = True
+    progress: Progress, config: RunConfig, every_task: bool
 ) -> Callable[[Training, Event], None]:
     """Return an observer that shows the progress of one run, and a line for every task if asked."""
     from gradmix.runs.store import RunProgress
@@ -96,29 +95,28 @@ def follow(
 
     def observe(training: Training, event: Event) -> None:
         nonlocal shown, last_loss
-        tasks = training.benchmark.tasks
         if isinstance(event, StepDone):
             if time.monotonic() - shown < REFRESH_SECONDS:
                 return
             shown = time.monotonic()
             at = RunProgress.after(training, event)
-            status = f"{_where(at)} {last_loss}"
-            progress.update(bar, total=1.0, completed=at.share, status=status)
+            where = f"{_where(at)} {last_loss}"
+            progress.update(bar, total=1.0, completed=at.share, status=where)
         elif isinstance(event, EpochDone):
             last_loss = f"loss {event.loss:.3f}"
         elif isinstance(event, TaskDone):
-            seen = tasks[: event.task + 1]
-            right = float(event.correct["main"][: len(seen)].sum())
-            accuracy = right / sum(len(task.test.y) for task in seen)
-            number = event.replay_batch
-            replayed = f" · {number} replayed per step" if number else ""
+            tasks, number = training.benchmark.tasks, event.task + 1
             if every_task:
+                right = float(event.correct["main"][:number].sum())
+                accuracy = right / sum(len(task.test.y) for task in tasks[:number])
+                drawn = event.replay_batch
+                replayed = f" · {drawn} replayed per step" if drawn else ""
                 progress.console.print(
-                    f"{name} · task {event.task + 1}/{len(tasks)} · accuracy {accuracy:.3f} · "
+                    f"{name} · task {number}/{len(tasks)} · accuracy {accuracy:.3f} · "
                     f"{last_loss} · memory {event.memory_size}{replayed}",
                     soft_wrap=True,
                 )
-            if event.task + 1 == len(tasks):
+            if number == len(tasks):
                 progress.remove_task(bar)
 
     return observe
@@ -155,14 +153,10 @@ class SweepDisplay(ExitStack):
         super().__init__()
         self.sweep: Sweep | None = None
         if messages.is_terminal:
-            self.enter_context(
-                Live(
-                    get_renderable=self._picture,
-                    console=messages,
-                    transient=True,
-                    refresh_per_second=2,
-                )
+            live = Live(
+                get_renderable=self._picture, console=messages, transient=True, refresh_per_second=2
             )
+            self.enter_context(live)
 
     def show(self, sweep: Sweep, outcome: Outcome | None) -> None:
         """Show the outcome of a run; None means that the sweep begins."""
@@ -172,43 +166,38 @@ class SweepDisplay(ExitStack):
             earlier = f", {kept} of them finished earlier" if kept else ""
             messages.print(f"{len(sweep.configs)} runs{earlier}; {sweep.todo} to do")
         elif outcome.status != "kept":
-            became = [_became(outcome), *([outcome.remark] if outcome.remark else [])]
-            remark(" · ".join([run_label(outcome.config), *became, _standing(sweep)]))
+            if outcome.result is not None:
+                accuracy = outcome.result.metrics["average_accuracy"]
+                seconds = outcome.result.seconds["total"]
+                became = f"average accuracy {accuracy:.3f} · {seconds:.1f} s"
+            elif outcome.failure is not None:
+                became = f"failed: {outcome.failure.error}: {outcome.failure.message}"
+            else:
+                became = f"skipped: {outcome.reason}"
+            parts = (run_label(outcome.config), became, outcome.remark, _standing(sweep))
+            remark(" · ".join(filter(None, parts)))
 
     def _picture(self) -> Group:
         """Return the bar, and the runs that are being computed."""
         sweep = self.sweep
         if sweep is None:
             return Group(Text("checking all runs …"))
-        running = sweep.running()
+        done, total = len(sweep.outcomes), max(len(sweep.configs), 1)
         line = Table.grid(padding=(0, 1))
-        over = len(sweep.outcomes)
-        bar = ProgressBar(total=max(len(sweep.configs), 1), completed=over, width=24)
-        line.add_row(bar, _standing(sweep))
+        line.add_row(ProgressBar(total=total, completed=done, width=24), _standing(sweep))
         lines = [
             Text(f"  {run_label(config)} · {'starting' if at is None else _where(at)}")
-            for config, at in list(running.items())[:SHOWN_RUNNING]
+            for config, at in list(sweep.running().items())[:SHOWN_RUNNING]
         ]
         return Group(line, *lines)
 
 
-def _became(outcome: Outcome) -> str:
-    if outcome.result is not None:
-        accuracy = outcome.result.metrics["average_accuracy"]
-        return f"average accuracy {accuracy:.3f} · {outcome.result.seconds['total']:.1f} s"
-    if outcome.failure is not None:
-        return f"failed: {outcome.failure.error}: {outcome.failure.message}"
-    return f"skipped: {outcome.reason}"
-
-
 def _standing(sweep: Sweep) -> str:
     """Return the number of runs done, running and failed, and the time left."""
+    counts = {"running": len(sweep.running()), "failed": sweep.count("failed")}
     parts = [f"{sweep.count('done', 'kept')} of {len(sweep.configs)} done"]
-    running, failed, left = len(sweep.running()), sweep.count("failed"), sweep.seconds_left()
-    if running:
-        parts.append(f"{running} running")
-    if failed:
-        parts.append(f"{failed} failed")
+    parts += [f"{number} {state}" for state, number in counts.items() if number]
+    left = sweep.seconds_left()
     if left is not None and len(sweep.outcomes) < len(sweep.configs):
         parts.append(f"{duration(left)} left")
     return " · ".join(parts)
@@ -253,18 +242,13 @@ def _width(column: Column) -> int:
     return max(cell_len(line) for text in texts for line in [*text.split("\n"), ""])
 
 
-def label_column(title: str) -> Column:
-    """Return a column whose labels fold on a narrow terminal."""
-    return Column(title, overflow="fold")
-
-
 def rich_table(layout: TextTable) -> Table:
     """Return a table of results for the terminal."""
     titles = layout.titles
     if len(layout.columns) > 1 and any(layout.groups):
         titles = [f"{group}\n{column}" for group in layout.groups for column in layout.columns]
-    numbers = [Column(Text(printable(title)), no_wrap=True) for title in titles]
-    table = Table(*map(label_column, layout.heads), *numbers)
+    heads = [Column(head, overflow="fold") for head in layout.heads]
+    table = Table(*heads, *(Column(Text(printable(title)), no_wrap=True) for title in titles))
     for labels, cells in layout.rows:
         texts = [Text(cell.text, style="bold" if cell.bold else "") for cell in cells]
         table.add_row(*(Text(printable(label)) for label in labels), *texts)

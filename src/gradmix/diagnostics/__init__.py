@@ -17,10 +17,13 @@ from gradmix.diagnostics.approximation import (
     class_pair_scores,
     pair_agreement,
 )
-from gradmix.diagnostics.detrimental import detrimental_rate
-from gradmix.diagnostics.distances import ClassDistances, class_distances
+from gradmix.diagnostics.gradients import (
+    ClassDistances,
+    class_distances,
+    criterion_seconds,
+    detrimental_rate,
+)
 from gradmix.diagnostics.measurements import ANALYSES, Analysis, take
-from gradmix.diagnostics.timing import criterion_seconds
 
 __all__ = [
     "ANALYSES",

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradmix.diagnostics.inner_products import LastLayer, Seen
-from gradmix.diagnostics.inputs import (
+from gradmix.diagnostics.inner_products import (
+    LastLayer,
     Pair,
+    Seen,
     check,
     check_counts,
     check_ratios,
@@ -58,28 +59,14 @@ def approximation_error(
     """Return the RMSE between approximated and true ⟨ḡ_buf, g̃_ij⟩ of mixed samples, against λ.
 
     At λ = 0 and 1 the mix is one of the samples, so the error is 0. The means are the areas under
-    the piecewise linear curves over `lambdas` with 0 at both ends: the errors for a uniform λ.
-
-    Args:
-        model: A classifier.
-        memory: Inputs and labels of the exemplars.
-        current: Inputs and labels of current samples.
-        lambdas: Mixing ratios.
-        **options: Further arguments of `class_pair_scores`.
-
-    Raises:
-        InputError: An argument is invalid.
+    the piecewise linear curves over `lambdas` with 0 at both ends: the errors for a uniform λ. The
+    arguments are those of `class_pair_scores`.
     """
     scores = class_pair_scores(model, memory, current, lambdas=lambdas, **options)
     of_samples = _rmse(scores.approximated, scores.true)
     of_classes = _rmse(scores.by_class(scores.approximated), scores.by_class(scores.true))
-    return ApproximationError(
-        tuple(lambdas),
-        tuple(of_samples),
-        tuple(of_classes),
-        _area(lambdas, of_samples),
-        _area(lambdas, of_classes),
-    )
+    areas = _area(lambdas, of_samples), _area(lambdas, of_classes)
+    return ApproximationError(tuple(lambdas), tuple(of_samples), tuple(of_classes), *areas)
 
 
 def pair_agreement(
@@ -99,7 +86,7 @@ def pair_agreement(
         precision = |A ∩ A_true| / |A|        recall = |A ∩ A_true| / |A_true|,
 
     over all ordered class pairs and all `lambdas` together. docs/diagnostics.md explains this
-    choice. The arguments are those of `approximation_error`.
+    choice. The arguments are those of `class_pair_scores`.
     """
     scores = class_pair_scores(model, memory, current, lambdas=lambdas, **options)
     ours, true = scores.by_class(scores.approximated), scores.by_class(scores.true)
@@ -108,8 +95,8 @@ def pair_agreement(
     return PairAgreement(
         both / float(mixed.sum()),
         both / float(should.sum()),
-        _share(ours.argmax(dim=2) == true.argmax(dim=2)),
-        _share((ours < 0) == (true < 0)),
+        float((ours.argmax(dim=2) == true.argmax(dim=2)).double().mean()),
+        float(((ours < 0) == (true < 0)).double().mean()),
     )
 
 
@@ -176,16 +163,25 @@ def class_pair_scores(
     check_ratios("lambdas", lambdas)
     check_counts(criterion_exemplars=criterion_exemplars, rows=rows)
     outputs = given.head.out_features
-    rows_drawn = draw_per_class(given.pool.y, criterion_exemplars, generator, outputs)
-    exemplars = Samples(*(part[rows_drawn.sort().values] for part in given.pool))
+    pool = [torch.cat(parts) for parts in zip(given.current, given.memory, strict=True)]  # T_l ∪ M
+    rows_drawn = draw_per_class(pool[1], criterion_exemplars, generator, outputs)
+    exemplars = Samples(*(part[rows_drawn.sort().values] for part in pool))
     pairs = _pair_classes(exemplars.y, rows, generator)
     last_layer = LastLayer(model, given.head, given.memory, average)
-    blocks = [
-        _score(last_layer, exemplars, i, j, lambdas, outputs)
-        for i, j in zip(pairs.left.split(BLOCK), pairs.right.split(BLOCK), strict=True)
-    ]
-    approximated, true = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
-    return PairScores(pairs, approximated, true)
+    blocks: list[tuple[Tensor, Tensor]] = []  # approximated and true scores, (L, BLOCK)
+    for i, j in zip(pairs.left.split(BLOCK), pairs.right.split(BLOCK), strict=True):
+        x_i, x_j = exemplars.x[i], exemplars.x[j]
+        y_i, y_j = (one_hot(exemplars.y[index], outputs) for index in (i, j))
+        # Samples and mixes pass the network in batches of the same shape, so both scores are
+        # bit-identical at λ = 0 and 1, where the mix is one of the samples.
+        seen = list(zip(last_layer.see(x_i), last_layer.see(x_j), strict=True))
+        approximated, true = [], []
+        for lam in lambdas:
+            targets = torch.lerp(y_j, y_i, lam)
+            approximated.append(Seen(*(torch.lerp(b, a, lam) for a, b in seen)).products(targets))
+            true.append(last_layer.see(torch.lerp(x_j, x_i, lam)).products(targets))
+        blocks.append((torch.stack(approximated), torch.stack(true)))
+    return PairScores(pairs, *(torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True)))
 
 
 def _pair_classes(
@@ -210,36 +206,10 @@ def _pair_classes(
     return ClassPairs(classes, chosen, torch.cat(left), torch.cat(right), torch.cat(cell))
 
 
-def _score(
-    last_layer: LastLayer,
-    exemplars: Samples,
-    i: Tensor,
-    j: Tensor,
-    lambdas: Sequence[float],
-    outputs: int,
-) -> tuple[Tensor, Tensor]:
-    """Return approximated and true scores of exemplars i mixed with j, (L, P) each.
-
-    Samples and mixes pass the network in batches of the same shape, so both scores are
-    bit-identical at λ = 0 and 1, where the mix is one of the samples.
-    """
-    x_i, x_j = exemplars.x[i], exemplars.x[j]
-    y_i, y_j = (one_hot(exemplars.y[index], outputs) for index in (i, j))
-    left, right = last_layer.see(x_i), last_layer.see(x_j)
-    approximated, true = [], []
-    for lam in lambdas:
-        targets = torch.lerp(y_j, y_i, lam)
-        mixed = Seen(*(torch.lerp(b, a, lam) for a, b in zip(left, right, strict=True)))
-        approximated.append(mixed.products(targets))
-        true.append(last_layer.see(torch.lerp(x_j, x_i, lam)).products(targets))
-    return torch.stack(approximated), torch.stack(true)
-
-
 def _rmse(one: Tensor, other: Tensor) -> list[float]:
     """Return the RMSE over all dimensions except the first."""
     squares = (one.double() - other.double()).square().flatten(1)
-    errors: list[float] = squares.mean(dim=1).sqrt().tolist()
-    return errors
+    return list(squares.mean(dim=1).sqrt().tolist())
 
 
 def _area(lambdas: Sequence[float], errors: Sequence[float]) -> float:
@@ -253,7 +223,3 @@ def _mixed(scores: Tensor) -> Tensor:
     """Return which class pairs are outside S⁻ or in S*, (L, R, K)."""
     best = scores.argmax(dim=2, keepdim=True)
     return (scores >= 0).scatter(2, best, True)
-
-
-def _share(hits: Tensor) -> float:
-    return float(hits.double().mean())

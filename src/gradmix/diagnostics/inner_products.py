@@ -1,4 +1,4 @@
-"""Inner products ⟨ḡ_buf, g⟩: how much a step along g lowers the memory's loss.
+"""The arguments of a diagnostic, and inner products ⟨ḡ_buf, g⟩ of gradients.
 
 By Eq. 1, a step of size η along the gradient g of a sample changes the memory's mean loss by
 −η ⟨ḡ_buf, g⟩. All diagnostics use these inner products. No gradient of a single sample is computed:
@@ -11,7 +11,7 @@ By Eq. 1, a step of size η along the gradient g of a sample changes the memory'
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -20,12 +20,72 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradmix.criterion import embed, evaluating, mean_gradient, projections, sample_weights
-from gradmix.diagnostics.inputs import one_hot
+from gradmix.criterion import (
+    embed,
+    evaluating,
+    find_head,
+    mean_gradient,
+    projections,
+    sample_weights,
+)
+from gradmix.criterion.inputs import check_samples
+from gradmix.data.datasets import check_alike
+from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
+from gradmix.settings import check as check_setting
 from gradmix.types import Samples
 
 BATCH = 128  # samples per forward-mode pass; needs as much memory as a training step
+Pair = tuple[Tensor, Tensor]  # network inputs (N, …) and their labels (N,)
+
+
+class Given(NamedTuple):
+    """Checked arguments of a diagnostic."""
+
+    head: nn.Linear
+    memory: Samples
+    current: Samples
+
+
+def check(
+    model: nn.Module, memory: Pair, current: Pair, average: str, head: nn.Linear | None
+) -> Given:
+    """Check all arguments and find the head if it is not given."""
+    check_setting("average", average)
+    head = find_head(model) if head is None else head
+    old = check_samples("memory", memory, head.out_features)
+    new = check_samples("current", current, head.out_features)
+    check_alike("memory", old.x, "current", new.x)
+    return Given(head, old, new)
+
+
+def check_counts(**given: int | None) -> None:
+    """Raise InputError for numbers below 1; None is left alone."""
+    for name, value in given.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} is {value}; give 1 or more")
+
+
+def check_ratios(name: str, ratios: Sequence[float]) -> None:
+    """Raise InputError for an empty list and for values outside 0 to 1."""
+    if len(ratios) == 0:
+        raise InputError(f"{name} is empty; give at least one mixing ratio")
+    for lam in ratios:
+        if not 0 <= lam <= 1:
+            raise InputError(f"{name} has {lam}; a mixing ratio lies between 0 and 1")
+
+
+def draw_per_class(
+    labels: Tensor, most: int, generator: torch.Generator | None, outputs: int
+) -> Tensor:
+    """Draw the rows of up to `most` samples of every class uniformly, class by class."""
+    index = ClassIndex(labels, outputs)
+    return torch.cat([index.draw(label, most, generator) for label in index.classes.tolist()])
+
+
+def one_hot(labels: Tensor, outputs: int) -> Tensor:
+    """Return labels as one-hot rows, (N, C)."""
+    return nn.functional.one_hot(labels, outputs).to(torch.float32)
 
 
 class Seen(NamedTuple):
@@ -72,10 +132,7 @@ class WholeNetwork:
         }
         if not self._parameters:
             raise InputError("model has no parameter that requires a gradient; unfreeze some")
-        self._direction = self._memory_gradient(memory, average, outputs)
-
-    def _memory_gradient(self, memory: Samples, average: str, outputs: int) -> dict[str, Tensor]:
-        """Return ḡ_buf by parameter name, summed over batches."""
+        # ḡ_buf by parameter name, summed over batches.
         leaves = {name: value.detach().requires_grad_() for name, value in self._parameters.items()}
         total = [torch.zeros_like(leaf) for leaf in leaves.values()]
         every = (memory.x, one_hot(memory.y, outputs), sample_weights(memory.y, average == "class"))
@@ -86,7 +143,7 @@ class WholeNetwork:
             for sum_so_far, gradient in zip(total, gradients, strict=True):
                 if gradient is not None:
                     sum_so_far += gradient
-        return dict(zip(leaves, total, strict=True))
+        self._direction = dict(zip(leaves, total, strict=True))
 
     def _losses(self, parameters: dict[str, Tensor], x: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy of every sample, (N,)."""
@@ -101,22 +158,21 @@ class WholeNetwork:
 
     def __call__(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return ⟨ḡ_buf, g⟩ of inputs (N, …) with soft targets (N, C)."""
-        parts = zip(x.split(BATCH), targets.split(BATCH), strict=True)
+        slopes = []
         with torch.no_grad(), evaluating(self._model), warnings.catch_warnings():
             # The first use of forward mode loads deprecated parts of PyTorch.
             warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
-            return torch.cat([self._slopes(*part) for part in parts])
-
-    def _slopes(self, x: Tensor, targets: Tensor) -> Tensor:
-        losses = partial(self._losses, x=x, targets=targets)
-        try:
-            slopes: Tensor = torch.func.jvp(losses, (self._parameters,), (self._direction,))[1]
-        except NotImplementedError as error:
-            raise InputError(
-                "model has an operation without forward-mode derivative; use the last layer "
-                f"(whole_network=False). PyTorch: {error}"
-            ) from error
-        return slopes
+            for part in zip(x.split(BATCH), targets.split(BATCH), strict=True):
+                losses = partial(self._losses, x=part[0], targets=part[1])
+                try:
+                    jvp = torch.func.jvp(losses, (self._parameters,), (self._direction,))
+                except NotImplementedError as error:
+                    raise InputError(
+                        "model has an operation without forward-mode derivative; use the last "
+                        f"layer (whole_network=False). PyTorch: {error}"
+                    ) from error
+                slopes.append(jvp[1])
+        return torch.cat(slopes)
 
 
 @contextmanager

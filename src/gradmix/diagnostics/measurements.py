@@ -18,9 +18,8 @@ from gradmix.diagnostics.approximation import (
     approximation_error,
     pair_agreement,
 )
-from gradmix.diagnostics.detrimental import detrimental_rate
-from gradmix.diagnostics.distances import class_distances
-from gradmix.diagnostics.inputs import draw_per_class
+from gradmix.diagnostics.gradients import class_distances, detrimental_rate
+from gradmix.diagnostics.inner_products import draw_per_class
 from gradmix.errors import UnknownNameError
 from gradmix.methods import Method
 from gradmix.training.loop import EpochDone, Event, Training
@@ -67,8 +66,7 @@ def take(names: Sequence[str], training: Training, event: Event) -> dict[str, di
     method = training.method
     if not isinstance(event, EpochDone) or event.stage != method.stages()[0].name:
         return {}
-    power_of_two = event.epoch & (event.epoch - 1) == 0
-    due = power_of_two or event.epoch == event.epochs
+    due = event.epoch.bit_count() == 1 or event.epoch == event.epochs
     return {
         name: ANALYSES[name].measure(method, _generator(name, method, event))
         for name in names
@@ -81,9 +79,6 @@ def _generator(name: str, method: Method, event: EpochDone) -> torch.Generator:
     key = [method.streams.seed, zlib.crc32(f"analysis {name}".encode()), event.task, event.epoch]
     seed = int(np.random.default_rng(key).integers(2**63))
     return torch.Generator(method.pool.y.device).manual_seed(seed)
-
-
-# --- samples of a training method ----------------------------------------------------------
 
 
 def _has_memory(method: Method) -> bool:
@@ -103,39 +98,22 @@ def _memory_of(method: Method) -> Samples:
     return _fetch(method, torch.arange(pool.num_new, len(pool), device=pool.y.device))
 
 
-def _new_samples_of(method: Method, number: int, generator: torch.Generator) -> Samples:
-    """Draw samples of the current task without replacement."""
-    pool = method.pool
-    order = torch.randperm(pool.num_new, generator=generator, device=pool.y.device)
-    return _fetch(method, order[:number])
-
-
-def _draw_exemplars(
-    method: Method, most: int, generator: torch.Generator, *, with_memory: bool = False
-) -> Samples:
-    """Draw up to `most` samples of every class of the current task, or of all classes."""
+def _draw_exemplars(method: Method, generator: torch.Generator, with_memory: bool) -> Samples:
+    """Draw up to `EXEMPLARS` samples of every class of the current task, or of all classes."""
     number = len(method.pool) if with_memory else method.pool.num_new
     labels, outputs = method.pool.y[:number], method.head.out_features
-    return _fetch(method, draw_per_class(labels, most, generator, outputs))
-
-
-def _alpha_of(method: Method) -> float:
-    """Return the α of the method's mix; 1 without mixing."""
-    recipe = method.mixer.recipe
-    return 1.0 if recipe is None else recipe.alpha
+    return _fetch(method, draw_per_class(labels, EXEMPLARS, generator, outputs))
 
 
 def _fetch(method: Method, index: Tensor) -> Samples:
     return Samples(method.pool.inputs(index), method.pool.y[index])
 
 
-# --- measurements ----------------------------------------------------------
-
-
 def _measure_detrimental_rate(method: Method, generator: torch.Generator) -> dict[str, Any]:
     """Measure both rates on the same mixed samples, with the run's batch sizes and α."""
-    settings = method.settings
-    current = _new_samples_of(method, BATCHES * settings.batch_size, generator)
+    settings, recipe, pool = method.settings, method.mixer.recipe, method.pool
+    order = torch.randperm(pool.num_new, generator=generator, device=pool.y.device)
+    current = _fetch(method, order[: BATCHES * settings.batch_size])
     memory = _memory_of(method)
     state = generator.get_state()
     rates = {}
@@ -146,7 +124,7 @@ def _measure_detrimental_rate(method: Method, generator: torch.Generator) -> dic
             memory,
             current,
             whole_network=whole_network,
-            alpha=_alpha_of(method),
+            alpha=1.0 if recipe is None else recipe.alpha,
             batches=BATCHES,
             batch_size=settings.batch_size,
             replay_batch_size=settings.replay_batch_size,
@@ -165,14 +143,15 @@ def _measure_pairs(
         found = diagnostic(
             method.model,
             _memory_of(method),
-            _draw_exemplars(method, EXEMPLARS, generator),
+            _draw_exemplars(method, generator, with_memory=False),
             lambdas=ratios,
             criterion_exemplars=EXEMPLARS,
             rows=_num_rows(method, len(ratios)),
             head=method.head,
             generator=generator,
         )
-        return _to_json(found._asdict())
+        values = found._asdict().items()
+        return {name: list(one) if isinstance(one, tuple) else one for name, one in values}
 
     return measure
 
@@ -184,14 +163,8 @@ def _num_rows(method: Method, ratios: int) -> int:
 
 
 def _measure_class_distance(method: Method, generator: torch.Generator) -> dict[str, Any]:
-    samples = _draw_exemplars(method, EXEMPLARS, generator, with_memory=True)
-    return _to_json(class_distances(method.model, samples, head=method.head)._asdict())
-
-
-def _to_json(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
-    }
+    samples = _draw_exemplars(method, generator, with_memory=True)
+    return class_distances(method.model, samples, head=method.head)._asdict()
 
 
 ANALYSES: dict[str, Analysis] = {

@@ -159,7 +159,9 @@ def photo_paths(given: str | os.PathLike[str]) -> list[Path]:
     if os.path.isfile(path):
         return [path]
     if not os.path.isdir(path):
-        raise DataNotFoundError(f"{path}: no such file or folder")
+        raise DataNotFoundError(
+            f"{path}: no such file or folder; check the path, and give image files or folders"
+        )
     source = FileSource(path)
     if source.in_shards:
         raise InputError(f"{path} contains shards; give image files, or a folder of them")

@@ -171,4 +171,7 @@ def existing_path(path: str | os.PathLike[str]) -> Path:
     found = checked_path(path)
     if os.path.isdir(found) or os.path.isfile(found):  # unlike Path's methods, these never raise
         return found
-    raise DataNotFoundError(f"{found}: no such file or folder")
+    raise DataNotFoundError(
+        f"{found}: no such file or folder; check the path, and for photos give a folder that "
+        "contains a folder of images for each class"
+    )

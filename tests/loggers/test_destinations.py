@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from gradmix import LogTo
-from gradmix.loggers.tensorboard_log import TensorBoardLogger
+from gradmix.loggers.destinations import TensorBoardLogger
 
 
 def train(training, log, steps=None):
