@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmix.criterion.pair_tables import PairTables
+from gradmix.criterion.selector import PairTables
 from gradmix.data.pool import ClassIndex
 from gradmix.mixing.partners import (
     DRAW,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gradmix.criterion.embedding import embed, evaluating, find_head
-from gradmix.criterion.pair_tables import Pairs, PairTables, pair_tables
 from gradmix.criterion.scores import (
     Exemplars,
     HeadGradient,
@@ -14,7 +13,13 @@ from gradmix.criterion.scores import (
     sample_scores,
     sample_weights,
 )
-from gradmix.criterion.selector import PairSelector, choose_search
+from gradmix.criterion.selector import (
+    Pairs,
+    PairSelector,
+    PairTables,
+    choose_search,
+    pair_tables,
+)
 
 __all__ = [
     "Exemplars",

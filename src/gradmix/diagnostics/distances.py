@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.criterion import Exemplars, embed, find_head
-from gradmix.criterion.inputs import check_samples
+from gradmix.criterion.embedding import check_samples
 from gradmix.diagnostics.inputs import Pair
 from gradmix.errors import InputError
 

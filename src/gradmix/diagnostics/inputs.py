@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.criterion import find_head
-from gradmix.criterion.inputs import check_samples
+from gradmix.criterion.embedding import check_samples
 from gradmix.data.datasets import check_alike
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.criterion import PairSelector, choose_search, find_head
-from gradmix.criterion.inputs import check_samples
-from gradmix.criterion.pair_tables import PairTable
+from gradmix.criterion.embedding import check_samples
+from gradmix.criterion.selector import PairTable
 from gradmix.data.datasets import check_alike
 from gradmix.data.pool import ALL, Rows
 from gradmix.errors import InputError

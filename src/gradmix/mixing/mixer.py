@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.criterion.pair_tables import Pairs
+from gradmix.criterion.selector import Pairs
 from gradmix.data.pool import ALL, ClassIndex, Rows
 from gradmix.errors import InputError
 from gradmix.mixing import blends

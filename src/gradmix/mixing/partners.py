@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from gradmix.criterion.pair_tables import Pairs
+from gradmix.criterion.selector import Pairs
 from gradmix.data.pool import ClassIndex
 from gradmix.types import Partners
 
