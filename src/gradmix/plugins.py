@@ -21,7 +21,7 @@ from gradmix.loggers import LOGGERS
 from gradmix.methods import METHODS, Method, MethodInfo
 from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
 from gradmix.mixing.blends import BLEND, SHARES
-from gradmix.mixing.partners import DRAW
+from gradmix.mixing.plan import DRAW
 from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
 from gradmix.models import MODELS, ModelInfo
 from gradmix.settings import PRESETS

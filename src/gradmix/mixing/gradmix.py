@@ -164,7 +164,15 @@ class GradMix:
         mixer.begin_task(pool)
         before = self._host.bit_generator.state
         try:
-            selector = self._new_selector(pool.y.device)
+            # With streams of its own, the draws of λ and partners are the same with any criterion.
+            seed = int(self._host.integers(2**63))
+            selector = PairSelector(
+                self._settings,
+                tables=self._recipe.tables if self._recipe.uses_gradients else 0,
+                ratio=self._recipe.ratio,
+                host=np.random.default_rng(seed),
+                generator=torch.Generator(pool.y.device).manual_seed(seed),
+            )
             selector.begin_task(pool, head.out_features)
             selector.refresh(model, head)
         except BaseException:
@@ -172,20 +180,6 @@ class GradMix:
             raise
         self._mixer, self._selector, self._current = mixer, selector, current[0]
         self._latest = self._recipe.tables // 2
-
-    def _new_selector(self, device: torch.device | str) -> PairSelector:
-        """Return a selector with random streams of its own.
-
-        The draws of λ and of partners are therefore the same with every criterion and without one.
-        """
-        seed = int(self._host.integers(2**63))
-        return PairSelector(
-            self._settings,
-            tables=self._recipe.tables if self._recipe.uses_gradients else 0,
-            ratio=self._recipe.ratio,
-            host=np.random.default_rng(seed),
-            generator=torch.Generator(device).manual_seed(seed),
-        )
 
     def _checked_pool(self, current: Any, memory: Any, num_outputs: int) -> TensorPool:
         new = check_samples("current", current, num_outputs)

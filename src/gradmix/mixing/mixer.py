@@ -11,12 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.criterion.selector import Pairs
+from gradmix.criterion import Pairs
+from gradmix.criterion.selector import SelectorPool
 from gradmix.data.pool import ALL, ClassIndex, Rows
 from gradmix.errors import InputError
 from gradmix.mixing import blends
-from gradmix.mixing.partners import DRAW, Request
-from gradmix.mixing.plan import Draws, Place, check_draws, check_rows
+from gradmix.mixing.plan import (
+    DRAW,
+    DRAW_FROM_BATCH,
+    DRAW_FROM_POOL,
+    Draws,
+    Place,
+    Request,
+    check_rows,
+)
 from gradmix.mixing.plan import Plan as Plan
 from gradmix.mixing.recipe import Recipe
 from gradmix.ranks import ALONE, Ranks
@@ -26,16 +34,11 @@ MOST_COUNTED = 4096
 """Largest number of classes whose mixed pairs are counted; the counts take its square."""
 
 
-class MixerPool(Protocol):
+class MixerPool(SelectorPool, Protocol):
     """T_l ∪ M, from which batches are fetched."""
 
-    num_new: int  # samples of the current task; the memory's follow
-    y: Tensor  # (N,)
     input_shape: tuple[int, ...]  # of one sample
     one_gather: bool  # whether fetching a sample again is cheap and gives the same input
-
-    def inputs(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`, without random transforms."""
 
     def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
         """Network inputs of the samples `index[rows]`; transforms are drawn for all of `index`."""
@@ -107,20 +110,17 @@ class Mixer:
 
         Without a memory, batches stay unmixed unless the recipe mixes the first task.
         """
-        recipe = self.recipe
-        if recipe is None or not (recipe.mixes_first_task or self._has_memory(recipe, pairs)):
+        recipe, pool = self.recipe, self._pool
+        if recipe is None:
+            return Plan(y, index)
+        has_memory = pairs is not None if recipe.uses_gradients else pool.num_new < len(pool.y)
+        if not (has_memory or recipe.mixes_first_task):
             return Plan(y, index)
         plan = self._follow(recipe, y, index, self._draw(recipe, y, pairs))
         if len(self._counts):
             assert plan.partner_y is not None
             self._mixed_pairs.append((y * self.num_outputs + plan.partner_y).flatten())
         return plan
-
-    def _has_memory(self, recipe: Recipe, pairs: Pairs | None) -> bool:
-        """Whether there is a memory and, for gradient partners, its harmful pairs."""
-        if recipe.uses_gradients:
-            return pairs is not None
-        return self._pool.num_new < len(self._pool.y)
 
     def _draw(self, recipe: Recipe, y: Tensor, pairs: Pairs | None) -> Draws:
         drawn = [self._draw_ratio(recipe) for _ in y]
@@ -165,24 +165,20 @@ class Mixer:
             step: Number of the batch.
             x: Its inputs, if they do not come from the pool.
         """
-        if not self._ranks.alone:
-            return self._mix_rows(plan, step)
-        y, _, partner_y, shares, _ = plan.batches
-        draws = plan.draws
+        y, index, partner_y, shares, _ = plan.batches
+        alone, draws = self._ranks.alone, plan.draws
+        rows = ALL if alone else self._ranks.rows(len(y[step]))
         if draws is None:
-            return MixedBatch(self._own_inputs(plan, step, x), y[step])
-        targets = soft_targets(y[step], partner_y[step], shares[step], self.num_outputs)
-        lam, place = draws.lam[step], draws.place[step]
-        if isinstance(place, int) and draws.partners.drawn is None:
-            mix = blends.manifold_in_batch(draws.partners.rows[step], lam)
-            return MixedBatch(self._own_inputs(plan, step, x), targets, mix, place)
-        own, other = self._both_inputs(plan, draws.partners, step, x)
-        return self._blend(own, other, targets, lam, place)
-
-    def _blend(
-        self, own: Tensor, other: Tensor, targets: Tensor, lam: float, place: Place
-    ) -> MixedBatch:
-        """Return inputs blended with those of their partners."""
+            own = self._pool.augmented(index[step], rows) if x is None else x
+            return MixedBatch(own, y[step][rows])
+        labels = (y[step][rows], partner_y[step][rows], shares[step][rows])
+        targets = soft_targets(*labels, self.num_outputs)
+        lam, place, partners = draws.lam[step], draws.place[step], draws.partners
+        if isinstance(place, int) and partners.drawn is None and alone:
+            own = self._pool.augmented(index[step]) if x is None else x
+            mix = blends.manifold_in_batch(partners.rows[step], lam)
+            return MixedBatch(own, targets, mix, place)
+        own, other = self._inputs(plan, partners, step, rows, x)
         if isinstance(place, int):
             mix = blends.manifold_from_outside(lam)
             return MixedBatch(torch.cat([own, other]), targets, mix, place)
@@ -191,59 +187,33 @@ class Mixer:
         assert self.recipe is not None
         return MixedBatch(blends.BLEND[self.recipe.blend](own, other, lam), targets)
 
-    def _own_inputs(self, plan: Plan, step: int, x: Tensor | None) -> Tensor:
-        return self._pool.augmented(plan.batches[1][step]) if x is None else x
-
-    def _both_inputs(
-        self, plan: Plan, partners: Partners, step: int, x: Tensor | None
+    def _inputs(
+        self, plan: Plan, partners: Partners, step: int, rows: slice, x: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the inputs of a batch and, row by row, of its partners."""
-        if plan.both is not None:
-            own, other = self._pool.inputs(plan.batches[4][step]).chunk(2)
+        """Return the inputs of this rank's rows and, row by row, of their partners."""
+        _, index, _, _, both = plan.batches
+        alone = self._ranks.alone
+        if both:
+            fetched = both[step] if alone else both[step].view(2, -1)[:, rows].flatten()
+            own, other = self._pool.inputs(fetched).chunk(2)
             return own, other
-        own = self._own_inputs(plan, step, x)
-        other = own.index_select(0, partners.rows[step])  # the same views as in the batch
+        if alone:
+            own = self._pool.augmented(index[step]) if x is None else x
+            other = own.index_select(0, partners.rows[step])  # the same views as in the batch
+        else:  # partners may be among the rows of other ranks
+            own_rows = torch.arange(rows.start, rows.stop, device=index[step].device)
+            needed = torch.cat([own_rows, partners.rows[step, rows]])
+            own, other = self._pool.augmented(index[step], needed).chunk(2)
         if partners.replaced is not None and partners.drawn is not None:
             chosen = partners.replaced[step].nonzero().squeeze(1)
             if len(chosen):
-                other[chosen] = self._pool.augmented(partners.drawn[step][chosen]).to(other.dtype)
-        return own, other
-
-    # --- one of many ranks ------------------------------------------------------------------
-
-    def _mix_rows(self, plan: Plan, step: int) -> MixedBatch:
-        """Return the rows of a planned batch that belong to this rank, mixed."""
-        assert plan.index is not None
-        index, draws = plan.index[step], plan.draws
-        rows = self._ranks.rows(len(index))
-        y = plan.y[step, rows]
-        if draws is None:
-            return MixedBatch(self._pool.augmented(index, rows), y)
-        assert plan.partner_y is not None and plan.shares is not None  # noqa: PT018
-        shares = plan.shares[step, rows]
-        targets = soft_targets(y, plan.partner_y[step, rows], shares, self.num_outputs)
-        own, other = self._inputs_of_rows(plan, draws.partners, step, rows)
-        return self._blend(own, other, targets, draws.lam[step], draws.place[step])
-
-    def _inputs_of_rows(
-        self, plan: Plan, partners: Partners, step: int, rows: slice
-    ) -> tuple[Tensor, Tensor]:
-        """Return the inputs of some rows of a batch, and of their partners, also on other ranks."""
-        if plan.both is not None:
-            pairs = plan.both[step].view(2, -1)[:, rows]
-            own, other = self._pool.inputs(pairs.flatten()).chunk(2)
-            return own, other
-        assert plan.index is not None
-        index, device = plan.index[step], plan.index.device
-        places = torch.arange(rows.start, rows.stop, device=device)
-        both = torch.cat([places, partners.rows[step, rows]])
-        own, other = self._pool.augmented(index, both).chunk(2)  # the same views as in the batch
-        if partners.replaced is not None and partners.drawn is not None:
-            chosen = partners.replaced[step].nonzero().squeeze(1)
-            if len(chosen):
-                here = ((chosen >= rows.start) & (chosen < rows.stop)).nonzero().squeeze(1)
-                fetched = self._pool.augmented(partners.drawn[step][chosen], here)
-                other[chosen[here] - rows.start] = fetched.to(other.dtype)
+                start: int = 0
+                here: Rows = ALL
+                if not alone:
+                    start, inside = rows.start, (chosen >= rows.start) & (chosen < rows.stop)
+                    here = inside.nonzero().squeeze(1)
+                drawn = self._pool.augmented(partners.drawn[step][chosen], here)
+                other[chosen[here] - start] = drawn.to(other.dtype)
         return own, other
 
     # --- state ------------------------------------------------------------------------------
@@ -273,17 +243,36 @@ class Mixer:
         """Rebuild a saved plan; `begin_task` comes first.
 
         Raises:
-            InputError: If the plan does not fit the pool, the recipe or the pairs.
+            InputError: If the plan does not fit the pool, the recipe, the pairs or the network.
         """
         index, size = state["index"], len(self._pool.y)
         check_rows("plan.index", index, size)
         y = self._pool.y[index]
         if "draws" not in state or self.recipe is None:
             return Plan(y, index)
-        draws = Draws.from_state_dict(state["draws"])
-        tables = 1 if pairs is None else pairs.number
-        check_draws(draws, self.recipe, size, tables, self._pool.input_shape, self._mix_points)
-        return self._follow(self.recipe, y, index, draws)
+        recipe, draws = self.recipe, Draws.from_state_dict(state["draws"])
+        tables, drawn = 1 if pairs is None else pairs.number, draws.partners.drawn
+        if recipe.partners in (DRAW_FROM_POOL if drawn is None else DRAW_FROM_BATCH):
+            raise InputError(f"plan.draws.partners does not fit {recipe.partners!r} partners")
+        if drawn is not None:
+            check_rows("plan.draws.partners.drawn", drawn, size)
+        if max(draws.table, default=0) >= tables:
+            raise InputError(f"plan.draws.table has numbers beyond the {tables} pair tables")
+        for place in draws.place:
+            if not self._is_place(place, recipe.blend):
+                raise InputError(f"plan.draws.place has {place}, not a place of {recipe.blend!r}")
+        return self._follow(recipe, y, index, draws)
+
+    def _is_place(self, place: Place, blend: str) -> bool:
+        if blend == "manifold":
+            return isinstance(place, int) and 0 <= place < self._mix_points
+        if blend != "cutmix":
+            return place is None
+        if not isinstance(place, blends.Box):
+            return False
+        height, width = self._pool.input_shape[1:]
+        top, bottom, left, right = place
+        return 0 <= top <= bottom <= height and 0 <= left <= right <= width
 
     def forget_counts(self) -> None:
         """Drop the counts, because labels now mean other classes."""
