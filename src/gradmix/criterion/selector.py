@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from gradmix.criterion.scores import (
     projections,
     sample_weights,
 )
-from gradmix.data.pool import ClassIndex
+from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
 from gradmix.models.heads import BlockLinear
 from gradmix.ranks import ALONE, Ranks
@@ -140,16 +140,6 @@ def pair_tables(
     return PairTables(*class_scores(samples, ratios, all_pairs=settings.all_pairs, block=block))
 
 
-class SelectorPool(Protocol):
-    """T_l ∪ M: the current task's `num_new` samples, followed by the memory's."""
-
-    num_new: int
-    y: Tensor  # (N,)
-
-    def inputs(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`, without random transforms."""
-
-
 def choose_search(search: str, classes: int) -> str:
     """Return what "auto" means for a number of classes; any other search is returned as it is."""
     if search == "auto":
@@ -204,7 +194,7 @@ class PairSelector:
         """The share of class pairs in S⁻; None without pairs."""
         return None if self.pairs is None else self.pairs.negative_rate
 
-    def begin_task(self, pool: SelectorPool, num_outputs: int) -> None:
+    def begin_task(self, pool: Pool, num_outputs: int) -> None:
         """Take the data of a task; the pairs of the previous task are dropped."""
         self._pool, self.pairs = pool, None
         self._new = ClassIndex(pool.y[: pool.num_new], num_outputs)
@@ -229,11 +219,20 @@ class PairSelector:
         if self._settings.gradient == "memory":
             protected = index >= pool.num_new
         search = choose_search(self._settings.criterion, self._num_classes)
-        samples = (embeddings, y, protected)
-        if search == "exact":
-            self.pairs = self._full_tables(head, adjustment, *samples)
-        else:
-            self.pairs = self._on_demand(search, head, adjustment, *samples)
+        if search != "exact":
+            self.pairs = self._on_demand(search, head, adjustment, embeddings, y, protected)
+            return
+        with torch.no_grad():
+            logits = head(embeddings.to(head.weight.dtype)).float()
+        logits = logits if adjustment is None else logits + adjustment
+        self.pairs = pair_tables(
+            Exemplars(embeddings, logits, y),
+            protected,
+            self._ratios(),
+            self._settings,
+            bias=head.bias is not None,
+            mask=head.mask if isinstance(head, BlockLinear) else None,
+        )
 
     def _draw_exemplars(self) -> Tensor:
         """Draw pool rows: some samples of every current class, then the whole memory."""
@@ -247,18 +246,6 @@ class PairSelector:
         if self._number == 1:
             return [float(self._host.beta(*self._ratio))]
         return [(k + 0.5) / self._number for k in range(self._number)]
-
-    def _full_tables(
-        self, head: nn.Linear, added: Tensor | None, X: Tensor, y: Tensor, protected: Tensor
-    ) -> PairTables:
-        with torch.no_grad():
-            logits = head(X.to(head.weight.dtype)).float()
-        exemplars = Exemplars(X, logits if added is None else logits + added, y)
-        bias = head.bias is not None
-        mask = head.mask if isinstance(head, BlockLinear) else None
-        return pair_tables(
-            exemplars, protected, self._ratios(), self._settings, bias=bias, mask=mask
-        )
 
     def _on_demand(
         self,

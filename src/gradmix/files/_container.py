@@ -23,8 +23,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gradmix.errors import FileError, InputError
 from gradmix.files._encoding import Damaged
-from gradmix.files.json_file import MOST_CONTAINERS, parse_json
-from gradmix.files.schema import Schema, first_violation, refuse
+from gradmix.files.schema import MOST_CONTAINERS, Schema, first_violation, parse_json, refuse
 
 HERE = version_of("gradmix")
 VERSION = 2

@@ -30,8 +30,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 
 from gradmix.errors import FileError, InputError
-from gradmix.files.json_file import parse_json
-from gradmix.files.schema import Schema, first_violation, refuse
+from gradmix.files.schema import Schema, first_violation, parse_json, refuse
 
 DEPTH = 64
 """The greatest depth of nested values; training states have at most 8."""

@@ -19,7 +19,7 @@ from gradmix.files import _container
 from gradmix.files._container import MANIFEST, STATE, STATE_LIMIT, TENSORS, Manifest, Member
 from gradmix.files._encoding import Damaged, Encoder, Fill, decode, read_tensors, to_buffers
 from gradmix.files.atomic_write import replacing
-from gradmix.files.json_file import open_regular
+from gradmix.files.schema import open_regular
 
 CHUNK = 1 << 20  # bytes to read and hash at a time
 

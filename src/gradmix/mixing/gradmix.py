@@ -14,7 +14,7 @@ from gradmix.criterion import PairSelector, choose_search, find_head
 from gradmix.criterion.embedding import check_samples
 from gradmix.criterion.selector import PairTable
 from gradmix.data.datasets import check_alike
-from gradmix.data.pool import ALL, Rows
+from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.mixing.mixer import Mixer
 from gradmix.mixing.recipe import RECIPES, Recipe
@@ -23,23 +23,12 @@ from gradmix.settings import CriterionSettings
 from gradmix.types import Samples
 
 
-class TensorPool:
-    """The current task followed by the memory, as network inputs."""
-
-    one_gather = False  # a batch may hold other views of the samples
+class TensorPool(Pool):
+    """The current task followed by the memory, as network inputs, which stay as they are."""
 
     def __init__(self, current: Samples, memory: Samples) -> None:
-        self.num_new, self.input_shape = len(current.y), tuple(current.x.shape[1:])
-        parts = [current, memory] if len(memory.y) else [current]
-        self.x, self.y = (torch.cat(same) for same in zip(*parts, strict=True))
-
-    def inputs(self, index: Tensor) -> Tensor:
-        """Return the samples at `index`."""
-        return self.x.index_select(0, index)
-
-    def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
-        """Return the same for `index[rows]`: there are no random transforms."""
-        return self.inputs(index[rows])
+        as_they_are: Any = nn.Identity()
+        super().__init__(current, memory, as_they_are)
 
 
 class GradMix:

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gradmix.criterion import Pairs
-from gradmix.criterion.selector import SelectorPool
-from gradmix.data.pool import ALL, ClassIndex, Rows
+from gradmix.data.pool import ALL, ClassIndex, Pool, Rows
 from gradmix.errors import InputError
 from gradmix.mixing import blends
 from gradmix.mixing.plan import (
@@ -32,16 +31,6 @@ from gradmix.types import MixedBatch, Partners
 
 MOST_COUNTED = 4096
 """Largest number of classes whose mixed pairs are counted; the counts take its square."""
-
-
-class MixerPool(SelectorPool, Protocol):
-    """T_l ∪ M, from which batches are fetched."""
-
-    input_shape: tuple[int, ...]  # of one sample
-    one_gather: bool  # whether fetching a sample again is cheap and gives the same input
-
-    def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
-        """Network inputs of the samples `index[rows]`; transforms are drawn for all of `index`."""
 
 
 class Mixer:
@@ -75,7 +64,7 @@ class Mixer:
         self._host, self._generator = host, generator
         self._mix_points, self._ranks = mix_points, ranks
 
-    def begin_task(self, pool: MixerPool, num_outputs: int | None = None) -> None:
+    def begin_task(self, pool: Pool, num_outputs: int | None = None) -> None:
         """Take the data of a task; the counts start at zero.
 
         Args:

@@ -91,6 +91,7 @@ def check_rows(name: str, rows: Tensor, size: int) -> None:
 # --- partners ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Request:
     """What partners are drawn for.
 
@@ -102,28 +103,23 @@ class Request:
         which: The pair table of each batch, (S, 1).
     """
 
-    def __init__(
-        self,
-        y: Tensor,
-        index: ClassIndex,
-        generator: torch.Generator | None,
-        pairs: Pairs | None = None,
-        which: Tensor | None = None,
-    ) -> None:
-        self.y, self.index, self.generator = y, index, generator
-        self._pairs, self._which = pairs, which
+    y: Tensor
+    index: ClassIndex
+    generator: torch.Generator | None
+    pairs: Pairs | None = None
+    which: Tensor | None = None
 
     def harmful(self, partner_y: Tensor) -> Tensor:
         """Whether each sample and a partner of class `partner_y` form a pair in S⁻, (S, B)."""
-        if self._pairs is None or self._which is None:
+        if self.pairs is None or self.which is None:
             return torch.zeros_like(self.y, dtype=torch.bool)
-        return self._pairs.harmful(self._which, self.y, partner_y)
+        return self.pairs.harmful(self.which, self.y, partner_y)
 
     def best(self, wanted: Tensor) -> Tensor:
         """The label S* of each sample's class, (S, B); valid where `wanted` is true."""
-        if self._pairs is None or self._which is None:
+        if self.pairs is None or self.which is None:
             return self.y
-        return self._pairs.best(self._which, self.y, wanted)
+        return self.pairs.best(self.which, self.y, wanted)
 
     def permutations(self) -> Tensor:
         """A random permutation of each batch, (S, B)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -100,21 +99,15 @@ def check_resumed(training: Training, resumed: bool) -> None:
 def _digest(tree: Any) -> int:
     """Return a number below 2**63 that depends on every value of a tree."""
     digest = xxhash.xxh3_64()
-    for leaf in _leaves(tree):
-        if isinstance(leaf, Tensor):
-            digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+    def add(part: Any) -> None:
+        if isinstance(part, Tensor):
+            digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        elif isinstance(part, (dict, list, tuple)):
+            for item in part.items() if isinstance(part, dict) else part:
+                add(item)
         else:
-            digest.update(repr(leaf).encode())
+            digest.update(repr(part).encode())
+
+    add(tree)
     return digest.intdigest() >> 1
-
-
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, dict):
-        for name in tree:
-            yield name
-            yield from _leaves(tree[name])
-    elif isinstance(tree, (list, tuple)):
-        for part in tree:
-            yield from _leaves(part)
-    else:
-        yield tree

@@ -56,7 +56,9 @@ class PairsOnDemand:
         self.classes = sketch.classes  # (K,)
         self._sketch, self._ratios = sketch, list(ratios)
         self._search, self._block = search, block
-        self._best = torch.full((len(ratios), len(sketch.classes)), -1, device=sketch.top.device)
+        device = sketch.top.device
+        self._lam = torch.tensor(self._ratios, dtype=torch.float64, device=device)
+        self._best = torch.full((len(ratios), len(sketch.classes)), -1, device=device)
         self._asked = self._negative = 0
 
     @cached_property
@@ -102,7 +104,7 @@ class PairsOnDemand:
         wanted = wanted[self._best.flatten()[wanted] < 0]
         if len(wanted):
             at, first = wanted // number, wanted % number
-            others = self._shortlist.candidates(first, self._lam(at))  # (N, shortlist)
+            others = self._shortlist.candidates(first, self._lam[at])  # (N, shortlist)
             there = others >= 0
             rows = there.nonzero()[:, 0]
             scores = self._sketch.embeddings.new_full(others.shape, -torch.inf)
@@ -113,10 +115,7 @@ class PairsOnDemand:
 
     def score(self, table: Tensor, own: Tensor, other: Tensor) -> Tensor:
         """Return the scores of class pairs, given as positions, at the given ratios."""
-        return pair_scores(self._sketch, own, other, self._lam(table), self._block)
-
-    def _lam(self, table: Tensor) -> Tensor:
-        return torch.tensor(self._ratios, dtype=torch.float64, device=table.device)[table]
+        return pair_scores(self._sketch, own, other, self._lam[table], self._block)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything except the shortlist, which is rebuilt."""
@@ -154,35 +153,28 @@ def class_vectors(sketch: Sketch) -> ClassVectors:
     position = torch.repeat_interleave(sketch.counts)
     width = 2 * sketch.top.shape[1] * sketch.embeddings.shape[1] + 4 * len(sketch.tail)
     every = torch.arange(len(position), device=position.device)
-    outputs, X = Outputs(sketch), sketch.embeddings
-    h, v, u = torch.empty_like(X), X.new_empty(len(X)), X.new_empty(len(X))
+    outputs, samples, bias = Outputs(sketch), sketch.embeddings, sketch.biases[:, 1]
+    h, v = torch.empty_like(samples), samples.new_empty(len(samples))
+    u = torch.empty_like(v)
     for index in every.split(max(1, BLOCK_ELEMENTS // width)):
         # Write into one tensor: many small results between large blocks would fragment memory.
-        h[index], v[index], u[index] = _sample_vectors(sketch, outputs, X[index], position[index])
+        X, top = samples[index], sketch.top[position[index]]
+        z, s = (values.squeeze(1) for values in outputs.at(top, X[:, None]))
+        weights = outputs.log_weights(top, torch.zeros_like(top), top.shape[1])
+        delta = (z + weights.to(z)).softmax(1)
+        delta[:, 0] -= 1  # its own label
+        on_top, on_tail = delta.split([top.shape[1], len(sketch.tail)], 1)
+        h_top = (on_top[:, None] @ take(sketch.rows, top)[:, :, 1]).squeeze(1)
+        h[index] = h_top + on_tail @ sketch.rows[sketch.tail, 1]
+        v[index] = (on_top * bias[top]).sum(1) + on_tail @ bias[sketch.tail]
+        u[index] = (delta * s).sum(1)
 
     def mean(values: Tensor) -> Tensor:
         total = values.new_zeros(len(sketch.classes), *values.shape[1:])
         total.index_add_(0, position, values)
         return total / sketch.counts.view(-1, *(1,) * (values.ndim - 1))
 
-    return ClassVectors(*(mean(values) for values in (X, h, v, u)))
-
-
-def _sample_vectors(
-    sketch: Sketch, outputs: Outputs, X: Tensor, position: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h (n, d), v (n,) and u (n,) of samples of the classes at `position`."""
-    top = sketch.top[position]
-    z, s = (values.squeeze(1) for values in outputs.at(top, X[:, None]))
-    weights = outputs.log_weights(top, torch.zeros_like(top), top.shape[1])
-    delta = (z + weights.to(z)).softmax(1)
-    delta[:, 0] -= 1  # its own label
-    on_top, on_tail = delta.split([top.shape[1], len(sketch.tail)], 1)
-    h = (on_top[:, None] @ take(sketch.rows, top)[:, :, 1]).squeeze(1)
-    h += on_tail @ sketch.rows[sketch.tail, 1]
-    bias = sketch.biases[:, 1]
-    v = (on_top * bias[top]).sum(1) + on_tail @ bias[sketch.tail]
-    return h, v, (delta * s).sum(1)
+    return ClassVectors(*(mean(values) for values in (samples, h, v, u)))
 
 
 class Linearised:
