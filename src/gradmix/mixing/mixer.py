@@ -112,23 +112,22 @@ class Mixer:
         return plan
 
     def _draw(self, recipe: Recipe, y: Tensor, pairs: Pairs | None) -> Draws:
-        drawn = [self._draw_ratio(recipe) for _ in y]
-        lam, place = [ratio for ratio, _ in drawn], [at for _, at in drawn]
+        lam: list[float] = []
+        places: list[Place] = []  # the box or mix point of each batch
+        for _ in y:
+            place: Place = None
+            ratio = float(self._host.beta(*recipe.ratio))
+            if recipe.blend == "cutmix":
+                place, ratio = blends.draw_box(ratio, self._pool.input_shape, self._host)
+            elif recipe.blend == "manifold":
+                place = int(self._host.integers(self._mix_points))
+            lam.append(ratio)
+            places.append(place)
         number = 0 if pairs is None else pairs.number
         table = [min(int(ratio * number), max(number - 1, 0)) for ratio in lam]
         which = torch.tensor(table, device=y.device)[:, None]
         request = Request(y, self._index, self._generator, pairs, which)
-        return Draws(lam, table, place, DRAW[recipe.partners](request))
-
-    def _draw_ratio(self, recipe: Recipe) -> tuple[float, Place]:
-        """Draw λ of a batch, and its box or mix point."""
-        lam = float(self._host.beta(*recipe.ratio))
-        if recipe.blend == "cutmix":
-            box, outside = blends.draw_box(lam, self._pool.input_shape, self._host)
-            return outside, box
-        if recipe.blend == "manifold":
-            return lam, int(self._host.integers(self._mix_points))
-        return lam, None
+        return Draws(lam, table, places, DRAW[recipe.partners](request))
 
     def _follow(self, recipe: Recipe, y: Tensor, index: Tensor | None, draws: Draws) -> Plan:
         """Derive from the draws what a step needs: labels and pool rows of the partners."""

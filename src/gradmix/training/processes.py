@@ -122,23 +122,19 @@ class OtherRanks:
     def reason(self) -> str | None:
         """Return which rank ended and why; None if all live or ended because of another one."""
         until = time.monotonic() + REASON_SECONDS
-        while time.monotonic() < until:
-            rank = self._lost()
-            if rank is not None:
-                return f"rank {rank} ended: {self._why(rank)}"
+        while (rank := self._lost()) is None:
+            if time.monotonic() > until:
+                return None
             wait([process.sentinel for process in self._processes if process.is_alive()], 0.1)
-        return None
-
-    def _why(self, rank: int) -> str:
-        """Return the message of a rank, or what its exit code means."""
         code, line = self._processes[rank - 1].exitcode, self._lines[rank - 1]
-        with suppress(EOFError, OSError):
-            if line.poll():
-                return str(line.recv())
+        why = f"exit code {code}; does the program start under `if __name__ == '__main__':`?"
         if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            return f"{name} (is there enough memory?)" if name == "SIGKILL" else name
-        return f"exit code {code}; does the program start under `if __name__ == '__main__':`?"
+            why = signal.Signals(-code).name
+            why += " (is there enough memory?)" if why == "SIGKILL" else ""
+        with suppress(EOFError, OSError):
+            if line.poll():  # its own message
+                why = str(line.recv())
+        return f"rank {rank} ended: {why}"
 
     def join(self) -> None:
         """Wait for the ranks to end by themselves."""
