@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,17 @@ from torch import Tensor
 from gradmix.criterion import Pairs
 from gradmix.data.pool import ALL, ClassIndex, Pool, Rows
 from gradmix.errors import InputError
-from gradmix.mixing import blends
 from gradmix.mixing.plan import (
     DRAW,
     DRAW_FROM_BATCH,
     DRAW_FROM_POOL,
+    SHARES,
+    Box,
     Draws,
     Place,
     Request,
     check_rows,
+    draw_box,
 )
 from gradmix.mixing.plan import Plan as Plan
 from gradmix.mixing.recipe import Recipe
@@ -118,7 +121,7 @@ class Mixer:
             place: Place = None
             ratio = float(self._host.beta(*recipe.ratio))
             if recipe.blend == "cutmix":
-                place, ratio = blends.draw_box(ratio, self._pool.input_shape, self._host)
+                place, ratio = draw_box(ratio, self._pool.input_shape, self._host)
             elif recipe.blend == "manifold":
                 place = int(self._host.integers(self._mix_points))
             lam.append(ratio)
@@ -140,7 +143,7 @@ class Mixer:
                 both = torch.cat([index, partner_rows], dim=1)
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
         rule, threshold = recipe.label_rule
-        shares = blends.SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
+        shares = SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
         return Plan(y, index, draws, partner_y, shares, both)
 
     # --- mixing -----------------------------------------------------------------------------
@@ -164,16 +167,14 @@ class Mixer:
         lam, place, partners = draws.lam[step], draws.place[step], draws.partners
         if isinstance(place, int) and partners.drawn is None and alone:
             own = self._pool.augmented(index[step]) if x is None else x
-            mix = blends.manifold_in_batch(partners.rows[step], lam)
-            return MixedBatch(own, targets, mix, place)
+            return MixedBatch(own, targets, manifold(lam, partners.rows[step]), place)
         own, other = self._inputs(plan, partners, step, rows, x)
         if isinstance(place, int):
-            mix = blends.manifold_from_outside(lam)
-            return MixedBatch(torch.cat([own, other]), targets, mix, place)
-        if isinstance(place, blends.Box):
-            return MixedBatch(blends.cutmix(own, other, place), targets)
+            return MixedBatch(torch.cat([own, other]), targets, manifold(lam), place)
+        if isinstance(place, Box):
+            return MixedBatch(cutmix(own, other, place), targets)
         assert self.recipe is not None
-        return MixedBatch(blends.BLEND[self.recipe.blend](own, other, lam), targets)
+        return MixedBatch(BLEND[self.recipe.blend](own, other, lam), targets)
 
     def _inputs(
         self, plan: Plan, partners: Partners, step: int, rows: slice, x: Tensor | None
@@ -256,7 +257,7 @@ class Mixer:
             return isinstance(place, int) and 0 <= place < self._mix_points
         if blend != "cutmix":
             return place is None
-        if not isinstance(place, blends.Box):
+        if not isinstance(place, Box):
             return False
         height, width = self._pool.input_shape[1:]
         top, bottom, left, right = place
@@ -279,3 +280,51 @@ def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int)
     targets = torch.zeros(len(y), num_outputs, dtype=shares.dtype, device=y.device)
     targets.scatter_(1, y[:, None], shares[:, None])
     return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])
+
+
+# --- blends: whole inputs, a pasted box, or hidden states ----------------------------------------
+
+
+def linear(x: Tensor, partners: Tensor, lam: float) -> Tensor:
+    """Return λ x + (1−λ) x of the partner (Eq. 2); the result overwrites `partners`.
+
+    Args:
+        x: Inputs, (B, …).
+        partners: Inputs of the partners, row by row, (B, …).
+        lam: λ, the share of the own input.
+    """
+    return partners.lerp_(x, lam)
+
+
+BLEND: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {"linear": linear}
+"""The blends of whole inputs, (B, …), by name; CutMix and Manifold Mixup need more than λ."""
+
+
+def cutmix(x: Tensor, partners: Tensor, box: Box) -> Tensor:
+    """Return `x` with the box of each partner pasted in.
+
+    Args:
+        x: Images, (B, C, H, W).
+        partners: Images of the partners, row by row, (B, C, H, W).
+        box: The box, the same in all images.
+    """
+    mixed = x.clone()
+    top, bottom, left, right = box
+    mixed[:, :, top:bottom, left:right] = partners[:, :, top:bottom, left:right]
+    return mixed
+
+
+def manifold(lam: float, rows: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    """Return a function that mixes hidden states with those of their partners (Manifold Mixup).
+
+    Args:
+        lam: λ, the share of the own hidden state.
+        rows: Row of each sample's partner in the batch, (B,). None: the second half of the hidden
+            states are partners from outside the batch.
+    """
+
+    def mix(h: Tensor) -> Tensor:
+        own, other = h.chunk(2) if rows is None else (h, h.index_select(0, rows))
+        return torch.lerp(other, own, lam)
+
+    return mix

@@ -1,7 +1,8 @@
 """Plans: which rows of the pool the batches of an epoch contain, and how they are mixed.
 
 `Mixer.plan` draws a plan and `Mixer.mix` follows it. A checkpoint contains only what was drawn: λ,
-places and partners. Each function in `DRAW` draws the partners of S batches of B rows at once.
+places and partners. Functions in `DRAW` draw partners and those in `SHARES` weight labels, for S
+batches of B rows at once.
 """
 
 from __future__ import annotations
@@ -9,16 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gradmix.criterion import Pairs
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
-from gradmix.mixing.blends import Box
 from gradmix.types import Partners
+
+
+class Box(NamedTuple):
+    """A rectangle of pixels."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
 
 Place = Box | int | None  # the box of CutMix, or the mix point of Manifold Mixup
 
@@ -207,3 +218,74 @@ DRAW_FROM_POOL = ("class-balanced", "gradient", "gradient-class-balanced")
 
 DRAW_FROM_BATCH = ("shuffle", "gradient-keep-original")
 """The ways that take partners from the batch itself; a plugin may do either."""
+
+
+# --- boxes and labels ---------------------------------------------------------------------------
+
+
+def draw_box(lam: float, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Box, float]:
+    """Draw CutMix's box for images of `shape` (C, H, W).
+
+    The box has the area 1 − λ and a centre uniform over the pixels. It is clipped to the image.
+
+    Args:
+        lam: λ, the share of the image that the box leaves, before it is clipped.
+        shape: Shape of one image, (C, H, W).
+        rng: Draws the centre.
+
+    Returns:
+        The box, and the share of the image outside it, which becomes λ.
+
+    Raises:
+        InputError: If samples are not images.
+    """
+    if len(shape) != 3:
+        raise InputError(f"cutmix needs images (N, C, H, W); these inputs have shape (N, *{shape})")
+    _, height, width = shape
+    side = float(np.sqrt(1 - lam))
+    top, bottom = _interval(int(rng.integers(height)), int(height * side), height)
+    left, right = _interval(int(rng.integers(width)), int(width * side), width)
+    outside = 1 - (bottom - top) * (right - left) / (height * width)
+    return Box(top, bottom, left, right), outside
+
+
+def _interval(centre: int, size: int, limit: int) -> tuple[int, int]:
+    return max(centre - size // 2, 0), min(centre + size // 2, limit)
+
+
+KAPPA = 3.0  # Remix: one class is much rarer if the other has this many times its samples
+
+
+def proportional(
+    y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, threshold: float
+) -> Tensor:
+    """Return λ for every label (Mixup); the arguments are those of `remix`."""
+    return lam.to(torch.float32)[:, None].expand_as(y)
+
+
+def remix(y: Tensor, partner_y: Tensor, lam: Tensor, counts: Tensor, threshold: float) -> Tensor:
+    """Return λ, except that a much rarer class takes the whole label (Remix).
+
+    Args:
+        y: Labels of S batches, (S, B).
+        partner_y: Labels of their partners, (S, B).
+        lam: λ of each batch, (S,).
+        counts: Samples of each class in the pool, (C,).
+        threshold: τ; the rarer class takes the label if the other's share of the input is below it.
+
+    Returns:
+        The share of the own label in each target, (S, B).
+    """
+    lam = lam[:, None]
+    counts = counts.to(torch.float32)
+    own, other = counts[y], counts[partner_y]
+    shares = lam.to(torch.float32).expand_as(y)
+    shares = shares.masked_fill((own >= KAPPA * other) & (lam < threshold), 0.0)
+    return shares.masked_fill_((other >= KAPPA * own) & (1 - lam < threshold), 1.0)
+
+
+SHARES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]] = {
+    "proportional": proportional,
+    "remix": remix,
+}
+"""The label rules by name."""
