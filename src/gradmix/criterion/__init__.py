@@ -5,7 +5,6 @@ from __future__ import annotations
 from gradmix.criterion.embedding import embed, evaluating, find_head
 from gradmix.criterion.scores import (
     Exemplars,
-    HeadGradient,
     Scored,
     class_scores,
     mean_gradient,
@@ -23,7 +22,6 @@ from gradmix.criterion.selector import (
 
 __all__ = [
     "Exemplars",
-    "HeadGradient",
     "PairSelector",
     "PairTables",
     "Pairs",

@@ -148,7 +148,18 @@ class GradMix:
         """
         _check_kind((nn.Module,), "a network", model=model)
         head = find_head(model) if self._head is None else self._head
-        pool = self._checked_pool(current, memory, head.out_features)
+        new = check_samples("current", current, head.out_features)
+        old = Samples(new.x[:0], new.y[:0])
+        if memory is not None:
+            old = check_samples("memory", memory, head.out_features, may_be_empty=True)
+        if len(old.y):
+            check_alike("memory", old.x, "current", new.x)
+        if self._recipe.blend == "cutmix" and new.x.ndim != 4:
+            raise InputError(
+                f"blend is 'cutmix', which needs images (N, C, H, W); current's inputs have shape "
+                f"{tuple(new.x.shape)}"
+            )
+        pool = TensorPool(new, old)
         mixer = Mixer(self._recipe, head.out_features, host=self._host, generator=self._generator)
         mixer.begin_task(pool)
         before = self._host.bit_generator.state
@@ -169,20 +180,6 @@ class GradMix:
             raise
         self._mixer, self._selector, self._current = mixer, selector, current[0]
         self._latest = self._recipe.tables // 2
-
-    def _checked_pool(self, current: Any, memory: Any, num_outputs: int) -> TensorPool:
-        new = check_samples("current", current, num_outputs)
-        old = Samples(new.x[:0], new.y[:0])
-        if memory is not None:
-            old = check_samples("memory", memory, num_outputs, may_be_empty=True)
-        if len(old.y):
-            check_alike("memory", old.x, "current", new.x)
-        if self._recipe.blend == "cutmix" and new.x.ndim != 4:
-            raise InputError(
-                f"blend is 'cutmix', which needs images (N, C, H, W); current's inputs have shape "
-                f"{tuple(new.x.shape)}"
-            )
-        return TensorPool(new, old)
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return mixed inputs and soft targets (B, C) of one batch.

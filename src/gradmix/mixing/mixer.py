@@ -149,7 +149,7 @@ class Mixer:
     # --- mixing -----------------------------------------------------------------------------
 
     def mix(self, plan: Plan, step: int, x: Tensor | None = None) -> MixedBatch:
-        """Return one of the planned batches, mixed; of many ranks, each gets its rows.
+        """Return a planned batch, mixed; each of several ranks gets its own rows.
 
         Args:
             plan: The plan of the epoch.

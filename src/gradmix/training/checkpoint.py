@@ -97,7 +97,7 @@ class Checkpoint:
     # --- saving -----------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        """Save if it is time to; call it at every event. Of several ranks, only rank 0 saves."""
+        """Save if it is time to; call it at every event. Only rank 0 saves."""
         if not self._training.method.ranks.first:
             return
         now = perf_counter()
@@ -116,7 +116,7 @@ class Checkpoint:
             self._failed = True
 
     def save(self) -> None:
-        """Write the file now; of several ranks, only rank 0 does."""
+        """Write the file now; only rank 0 does."""
         training = self._training
         if not training.method.ranks.first:
             return
