@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradmix.classifier import IncrementalClassifier
-    from gradmix.criterion.pair_tables import PairTable
+    from gradmix.criterion.selector import PairTable
     from gradmix.errors import GradMixError, InputError
     from gradmix.loggers import LogTo, log_to
     from gradmix.memory import ReplayMemory
@@ -32,7 +32,7 @@ _HOME = {
     "IncrementalClassifier": "gradmix.classifier",
     "InputError": "gradmix.errors",
     "LogTo": "gradmix.loggers",
-    "PairTable": "gradmix.criterion.pair_tables",
+    "PairTable": "gradmix.criterion.selector",
     "Recipe": "gradmix.mixing",
     "ReplayMemory": "gradmix.memory",
     "ResultStore": "gradmix.runs.store",

@@ -19,8 +19,8 @@ from gradmix.errors import InputError, UnknownNameError
 from gradmix.loggers import LOGGERS, NAME
 from gradmix.methods import METHODS, Method, MethodInfo
 from gradmix.mixing import ABOUT, RECIPES, Recipe, parse_recipe
-from gradmix.mixing.blends import BLEND, SHARES
-from gradmix.mixing.partners import DRAW
+from gradmix.mixing.mixer import BLEND
+from gradmix.mixing.plan import DRAW, SHARES
 from gradmix.mixing.recipe import BLENDS, LABELS, PARTNERS
 from gradmix.models import MODELS, ModelInfo
 from gradmix.settings import PRESETS
@@ -89,7 +89,7 @@ def register(
     - partners: a function of a `Request` that returns `Partners`; it needs pair tables if its name
       begins with "gradient"
     - blend: a function (x, partners, lam) that returns the mixed inputs
-    - labels: a function like `gradmix.mixing.blends.remix` that returns label shares
+    - labels: a function like `gradmix.mixing.plan.remix` that returns label shares
     - model: a function (input_shape, outputs) that returns a `Network`
     - dataset: a function that returns a `DataSet`; `defaults` are its settings
     - metric: a function (matrix, initial) of accuracies that returns a number

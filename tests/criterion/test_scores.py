@@ -17,8 +17,8 @@ from gradmix.criterion import (
     sample_scores,
 )
 from gradmix.criterion import scores as scores_module
-from gradmix.criterion.pair_tables import PairTable
 from gradmix.criterion.reference import reference_pair_table
+from gradmix.criterion.selector import PairTable
 from gradmix.errors import InputError
 from gradmix.settings import CriterionSettings
 

@@ -30,7 +30,7 @@ from gradmix.files._container import (
     offsets,
     parse,
 )
-from gradmix.files._tensors import to_buffers
+from gradmix.files._encoding import to_buffers
 
 quick = settings(max_examples=80)
 BOMB = 1 << 26  # bytes that a compressed member would take

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from gradmix import __version__
 from gradmix.errors import FileError, InputError
 from gradmix.files import read_manifest, read_state_file, write_state_file
-from gradmix.files._tensors import DTYPES
-from gradmix.files._values import DEPTH
+from gradmix.files._encoding import DEPTH, DTYPES
 
 in_one_folder = settings(max_examples=60)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradmix.criterion.pair_tables import PairTables
+from gradmix.criterion.selector import PairTables
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import InputError
 from gradmix.mixing import RECIPES, Recipe, parse_recipe

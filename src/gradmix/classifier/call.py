@@ -36,7 +36,7 @@ from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
 from gradmix.training.build import torch_threads
 from gradmix.training.checkpoint import Checkpoint, seed_on_file
-from gradmix.training.joint_steps import check_resumed
+from gradmix.training.checks import check_resumed
 from gradmix.training.launch import Job
 from gradmix.training.loop import EpochDone, Event, StepDone, Training
 from gradmix.training.metrics import count_correct

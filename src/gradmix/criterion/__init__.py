@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from gradmix.criterion.embedding import embed, evaluating, find_head
-from gradmix.criterion.pair_tables import Pairs, PairTables, pair_tables
 from gradmix.criterion.scores import (
     Exemplars,
-    HeadGradient,
     Scored,
     class_scores,
     mean_gradient,
@@ -14,11 +12,16 @@ from gradmix.criterion.scores import (
     sample_scores,
     sample_weights,
 )
-from gradmix.criterion.selector import PairSelector, choose_search
+from gradmix.criterion.selector import (
+    Pairs,
+    PairSelector,
+    PairTables,
+    choose_search,
+    pair_tables,
+)
 
 __all__ = [
     "Exemplars",
-    "HeadGradient",
     "PairSelector",
     "PairTables",
     "Pairs",

@@ -1,9 +1,10 @@
-"""What the head of a model sees: embeddings and logits."""
+"""What the head of a model sees: embeddings and logits; checks of the samples that users pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from gradmix.criterion.scores import Exemplars
 from gradmix.errors import InputError
 from gradmix.ranks import ALONE, Ranks
+from gradmix.types import Samples
 
 FETCH_BATCH = 1024  # samples fetched at a time
 EMBED_BATCH = 128  # samples per forward pass; as much memory as a training step
@@ -114,3 +116,41 @@ def _run(model: nn.Module, head: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:
             f"head {head} does not give the model's output; pass the final linear layer as head="
         )
     return embeddings, logits
+
+
+def check_samples(
+    name: str, samples: Any, num_outputs: int, *, may_be_empty: bool = False
+) -> Samples:
+    """Return a pair of network inputs (N, …) and int64 labels (N,) as samples.
+
+    Args:
+        name: The argument, for the message.
+        samples: The pair.
+        num_outputs: Outputs of the head; labels are below it.
+        may_be_empty: Whether there may be no sample.
+
+    Raises:
+        InputError: If the pair cannot be used.
+    """
+    if not isinstance(samples, (tuple, list)) or len(samples) != 2:
+        raise InputError(f"{name} is a {type(samples).__name__}; give a pair: inputs and labels")
+    x, y = samples
+    for part, value in (("inputs", x), ("labels", y)):
+        if not isinstance(value, Tensor) or value.ndim == 0:
+            raise InputError(f"{name} {part} are {type(value).__name__}; give a tensor of N rows")
+        if value.layout != torch.strided or value.is_meta:
+            raise InputError(f"{name} {part} are {value.layout} on {value.device}; give dense data")
+    if len(x) != len(y) or (len(y) == 0 and not may_be_empty):
+        raise InputError(f"{name} has {len(x)} inputs and {len(y)} labels; give as many, above 0")
+    if y.dtype != torch.int64 or y.ndim != 1:
+        raise InputError(f"{name} labels are {y.dtype} of {y.ndim} dimensions; give int64 (N,)")
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < num_outputs:
+        raise InputError(
+            f"{name} labels run from {int(y.min())} to {int(y.max())}; "
+            f"the head has outputs 0 to {num_outputs - 1}"
+        )
+    if not x.is_floating_point():
+        raise InputError(f"{name} inputs are {x.dtype}; give floating-point network inputs")
+    if not bool(torch.isfinite(x).all()):
+        raise InputError(f"{name} inputs have NaN or infinite values")
+    return Samples(x, y)

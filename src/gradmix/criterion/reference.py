@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradmix.criterion.pair_tables import PairTable
 from gradmix.criterion.scores import Exemplars
+from gradmix.criterion.selector import PairTable
 from gradmix.settings import CriterionSettings
 
 
@@ -30,20 +30,13 @@ def reference_pair_table(
 
     # Step 3: ḡ, the average gradient of the protected samples.
     memory = Exemplars(*(part[protected] for part in exemplars))
-    groups = [torch.ones_like(memory.labels, dtype=torch.bool)]
-    if settings.by_class:
-        groups = [memory.labels == c for c in memory.labels.unique()]
-    g_mean = torch.stack(
-        [
-            torch.stack(
-                [
-                    _gradient(X, z.softmax(0) - one_hot[y], bias)
-                    for X, z, y in zip(*(part[group] for part in memory), strict=True)
-                ]
-            ).mean(0)
-            for group in groups
-        ]
-    ).mean(0)
+    one_group = torch.ones_like(memory.labels, dtype=torch.bool)
+    by_class = [memory.labels == c for c in memory.labels.unique()]
+    means = []
+    for group in by_class if settings.by_class else [one_group]:
+        X, z, y = (part[group] for part in memory)
+        means.append(_gradient(X, z.softmax(1) - one_hot[y], bias))
+    g_mean = torch.stack(means).mean(0)
 
     # Steps 5 to 7: g̃ of every class pair, the average over mixed samples of the two classes.
     classes = exemplars.labels.unique()
@@ -56,7 +49,7 @@ def reference_pair_table(
             X = lam * exemplars.embeddings[i] + (1 - lam) * exemplars.embeddings[j]  # (m, d)
             z = lam * exemplars.logits[i] + (1 - lam) * exemplars.logits[j]  # (m, C)
             y = lam * one_hot[class_a] + (1 - lam) * one_hot[class_b]  # (C,)
-            g_mixed = _gradient_mean(X, z.softmax(1) - y, bias)
+            g_mixed = _gradient(X, z.softmax(1) - y, bias)
             scores[a, b] = g_mean @ g_mixed
 
     # Steps 8 and 9: S⁻ and S*.
@@ -72,12 +65,6 @@ def _pairs(of_a: Tensor, of_b: Tensor, all_pairs: bool) -> tuple[Tensor, Tensor]
 
 
 def _gradient(X: Tensor, delta: Tensor, bias: bool) -> Tensor:
-    """Return (δ, δ Xᵀ) of one sample as a vector of length C + C·d."""
-    weight = torch.outer(delta, X).flatten()
-    return torch.cat([delta, weight]) if bias else weight
-
-
-def _gradient_mean(X: Tensor, delta: Tensor, bias: bool) -> Tensor:
-    """Return the mean of the samples' gradients, built in full."""
+    """Return the mean of (δ, δ Xᵀ) over samples, built in full, as a vector of length C + C·d."""
     weight = (delta.T @ X / len(X)).flatten()
     return torch.cat([delta.mean(0), weight]) if bias else weight

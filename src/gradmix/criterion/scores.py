@@ -214,15 +214,13 @@ def _shifted_exp(logits: Tensor) -> Tensor:
 
 def _label_terms(left: Scored, right: Scored, lam: float | Tensor) -> Tensor:
     """Return (λ y_i + (1−λ) y_j) · (λ s_i + (1−λ) s_j) for every pair, (..., L, R)."""
-    own_left = left.projections.gather(-1, _as_column(left))  # (..., L, 1) s_i[y_i]
-    own_right = right.projections.gather(-1, _as_column(right)).mT  # (..., 1, R) s_j[y_j]
+    own_left, own_right = (  # (..., L, 1) s_i[y_i] and (..., R, 1) s_j[y_j]
+        side.projections.gather(-1, side.labels[:, None].expand(*side.projections.shape[:-1], 1))
+        for side in (left, right)
+    )
     terms = left.projections.index_select(-1, right.labels)  # (..., L, R) s_i[y_j]
     terms += right.projections.index_select(-1, left.labels).mT
-    return terms * (lam * (1 - lam)) + (lam**2 * own_left + (1 - lam) ** 2 * own_right)
-
-
-def _as_column(samples: Scored) -> Tensor:
-    return samples.labels[:, None].expand(*samples.projections.shape[:-1], 1)
+    return terms * (lam * (1 - lam)) + (lam**2 * own_left + (1 - lam) ** 2 * own_right.mT)
 
 
 def _expected_projection(left: Scored, right: Scored, lam: float | Tensor, where: Tensor) -> Tensor:

@@ -1,8 +1,15 @@
-"""Once per epoch: find the class pairs that harm the memory and the best partner of each class."""
+"""S⁻ and S*: which class pairs harm the memory, and the best partner of each class.
+
+`PairSelector.refresh` finds them once per epoch (Algorithm 1, steps 3 to 9): full `PairTables`, or
+`PairsOnDemand` for many classes.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,11 +17,16 @@ from torch import Tensor, nn
 
 from gradmix.criterion.embedding import embed_rows
 from gradmix.criterion.many_classes.on_demand import PairsOnDemand
-from gradmix.criterion.many_classes.shortlist import require_faiss
 from gradmix.criterion.many_classes.sketch import make_sketch
-from gradmix.criterion.pair_tables import Pairs, PairTable, PairTables, pair_tables
-from gradmix.criterion.scores import Exemplars, sample_weights
-from gradmix.data.pool import ClassIndex
+from gradmix.criterion.scores import (
+    Exemplars,
+    Scored,
+    class_scores,
+    mean_gradient,
+    projections,
+    sample_weights,
+)
+from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
 from gradmix.models.heads import BlockLinear
 from gradmix.ranks import ALONE, Ranks
@@ -25,23 +37,119 @@ MOST_EXACT = 1000
 """Largest number of classes for which "auto" means "exact"; there all searches cost the same."""
 
 
-class SelectorPool(Protocol):
-    """T_l ∪ M: the current task's `num_new` samples, followed by the memory's."""
+@dataclass(frozen=True)
+class PairTable:
+    """The class pairs that help or harm the memory (Algorithm 1, steps 8 and 9).
 
-    num_new: int
-    y: Tensor  # (N,)
+    Rows and columns follow `classes`. Pairs are ordered; the mixing ratio weights the row.
+    """
 
-    def inputs(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`, without random transforms."""
+    classes: Tensor  # (K,) the class labels
+    scores: Tensor  # (K, K) mean inner product of the mixed and the memory's gradient
+    negative: Tensor  # (K, K) bool, S⁻: scores strictly below zero
+    optimal: Tensor  # (K,) S*: for each row the column of its highest score
+
+    @classmethod
+    def from_scores(cls, classes: Tensor, scores: Tensor) -> PairTable:
+        """Return the table of the given scores, (K, K)."""
+        if scores.shape != (len(classes), len(classes)):
+            raise InputError(
+                f"scores has shape {tuple(scores.shape)}; "
+                f"{len(classes)} classes need ({len(classes)}, {len(classes)})"
+            )
+        return cls(classes, scores, scores < 0, scores.argmax(dim=1))
+
+    @property
+    def negative_rate(self) -> float:
+        """The share of class pairs in S⁻."""
+        return float(self.negative.to(torch.float64).mean())
+
+
+class PairTables:
+    """S⁻ and S* at several mixing ratios: one full pair table for each.
+
+    `which` (S, 1) names, for each of S batches, the ratio by its number.
+    """
+
+    def __init__(self, classes: Tensor, scores: Tensor) -> None:
+        self.tables = tuple(PairTable.from_scores(classes, table) for table in scores)
+        self.classes = classes  # (K,)
+        self.scores = scores  # (T, K, K)
+        self._negative = torch.stack([table.negative for table in self.tables])  # (T, K, K)
+        self._optimal = torch.stack([table.optimal for table in self.tables])  # (T, K)
+
+    @property
+    def number(self) -> int:
+        """The number of tables."""
+        return len(self.tables)
+
+    @property
+    def negative_rate(self) -> float:
+        """The share of class pairs in S⁻, averaged over the tables."""
+        return sum(table.negative_rate for table in self.tables) / len(self.tables)
+
+    def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
+        """Whether each pair of labels is in S⁻, (S, B)."""
+        own, other = (torch.searchsorted(self.classes, labels) for labels in (y, partner_y))
+        number = len(self.classes)
+        return self._negative.flatten()[(which * number + own) * number + other]
+
+    def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
+        """The label of the best partner of each label, (S, B)."""
+        row = which * len(self.classes) + torch.searchsorted(self.classes, y)
+        return self.classes[self._optimal.flatten()[row]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The classes and all scores."""
+        return {"classes": self.classes, "scores": self.scores}
+
+
+Pairs = PairTables | PairsOnDemand
+"""S⁻ and S* at several mixing ratios: full tables, or scores computed on demand."""
+
+
+def pair_tables(
+    exemplars: Exemplars,
+    protected: Tensor,
+    ratios: Sequence[float],
+    settings: CriterionSettings | None = None,
+    *,
+    bias: bool = True,
+    mask: Tensor | None = None,
+) -> PairTables:
+    """Return the pair table of all classes for each mixing ratio (Algorithm 1, steps 3 to 9).
+
+    Args:
+        exemplars: Samples of all classes.
+        protected: Which of them have the gradient ḡ that mixing must not oppose, bool (n,). In
+            Algorithm 1 these are the samples in memory.
+        ratios: Mixing ratios between 0 and 1.
+        settings: How exemplars are paired and gradients averaged.
+        bias: Whether the head has a bias.
+        mask: Which weights the head has, (C, d); None if it has all. Others have no gradient.
+    """
+    settings = CriterionSettings() if settings is None else settings
+    chosen = Exemplars(*(part[protected] for part in exemplars))
+    gradient = mean_gradient(chosen, bias=bias, by_class=settings.by_class)
+    if mask is not None:
+        gradient = gradient._replace(weight=gradient.weight * mask)
+    samples = Scored(
+        exemplars.logits, projections(exemplars.embeddings, gradient), exemplars.labels
+    )
+    block = settings.criterion_block
+    return PairTables(*class_scores(samples, ratios, all_pairs=settings.all_pairs, block=block))
 
 
 def choose_search(search: str, classes: int) -> str:
     """Return what "auto" means for a number of classes; any other search is returned as it is."""
-    if search == "neighbours":
-        require_faiss()
-    if search != "auto":
-        return search
-    return "exact" if classes <= MOST_EXACT else "clusters"
+    if search == "auto":
+        return "exact" if classes <= MOST_EXACT else "clusters"
+    if search == "neighbours" and importlib.util.find_spec("faiss") is None:
+        raise InputError(
+            "criterion is 'neighbours', which needs faiss: pip install 'gradmix[many]', or give "
+            "criterion='clusters'"
+        )
+    return search
 
 
 class PairSelector:
@@ -86,7 +194,7 @@ class PairSelector:
         """The share of class pairs in S⁻; None without pairs."""
         return None if self.pairs is None else self.pairs.negative_rate
 
-    def begin_task(self, pool: SelectorPool, num_outputs: int) -> None:
+    def begin_task(self, pool: Pool, num_outputs: int) -> None:
         """Take the data of a task; the pairs of the previous task are dropped."""
         self._pool, self.pairs = pool, None
         self._new = ClassIndex(pool.y[: pool.num_new], num_outputs)
@@ -111,10 +219,20 @@ class PairSelector:
         if self._settings.gradient == "memory":
             protected = index >= pool.num_new
         search = choose_search(self._settings.criterion, self._num_classes)
-        if search == "exact":
-            self.pairs = self._full_tables(head, adjustment, embeddings, y, protected)
-        else:
-            self.pairs = self._on_demand(head, adjustment, embeddings, y, protected, search)
+        if search != "exact":
+            self.pairs = self._on_demand(search, head, adjustment, embeddings, y, protected)
+            return
+        with torch.no_grad():
+            logits = head(embeddings.to(head.weight.dtype)).float()
+        logits = logits if adjustment is None else logits + adjustment
+        self.pairs = pair_tables(
+            Exemplars(embeddings, logits, y),
+            protected,
+            self._ratios(),
+            self._settings,
+            bias=head.bias is not None,
+            mask=head.mask if isinstance(head, BlockLinear) else None,
+        )
 
     def _draw_exemplars(self) -> Tensor:
         """Draw pool rows: some samples of every current class, then the whole memory."""
@@ -129,40 +247,24 @@ class PairSelector:
             return [float(self._host.beta(*self._ratio))]
         return [(k + 0.5) / self._number for k in range(self._number)]
 
-    def _full_tables(
-        self,
-        head: nn.Linear,
-        adjustment: Tensor | None,
-        embeddings: Tensor,
-        y: Tensor,
-        protected: Tensor,
-    ) -> PairTables:
-        with torch.no_grad():
-            logits = head(embeddings.to(head.weight.dtype)).float()
-        logits = logits if adjustment is None else logits + adjustment
-        exemplars = Exemplars(embeddings, logits, y)
-        bias = head.bias is not None
-        mask = head.mask if isinstance(head, BlockLinear) else None
-        return pair_tables(
-            exemplars, protected, self._ratios(), self._settings, bias=bias, mask=mask
-        )
-
     def _on_demand(
         self,
+        search: str,
         head: nn.Linear,
-        adjustment: Tensor | None,
-        embeddings: Tensor,
+        added: Tensor | None,
+        X: Tensor,
         y: Tensor,
         protected: Tensor,
-        search: str,
     ) -> PairsOnDemand:
         settings, ratios = self._settings, self._ratios()
-        weights = embeddings.new_zeros(len(y))
-        weights[protected] = sample_weights(y[protected], settings.by_class, embeddings.dtype)
+        weights = X.new_zeros(len(y))
+        weights[protected] = sample_weights(y[protected], settings.by_class, X.dtype)
+        parts = [part.detach().float() for part in (head.bias, added) if part is not None]
+        bias = torch.stack(parts).sum(0) if parts else None
         sketch = make_sketch(
-            embeddings,
+            X,
             y,
-            _with_adjustment(head, adjustment),
+            LinearHead(head.weight.detach().float(), bias),
             weights,
             fixed_bias=head.bias is None,
             all_pairs=settings.all_pairs,
@@ -188,24 +290,15 @@ class PairSelector:
         Raises:
             InputError: If the pairs do not fit the pool or these settings.
         """
-        pairs: PairTables | PairsOnDemand | None = None
+        pairs: Pairs | None = None
         if "tables" in state:
             pairs = PairTables(**state["tables"])
-            classes = pairs.classes
         elif "on_demand" in state:
             block = self._settings.criterion_block
             pairs = PairsOnDemand.from_state_dict(state["on_demand"], block)
-            classes = pairs.sketch.classes
         if pairs is not None:
-            if not torch.equal(classes, self._pool.y.unique()):
+            if not torch.equal(pairs.classes, self._pool.y.unique()):
                 raise InputError("pairs: the saved pairs belong to other classes")
             if pairs.number != self._number:
                 raise InputError(f"pairs: {pairs.number} tables are saved, not {self._number}")
         self.pairs = pairs
-
-
-def _with_adjustment(head: nn.Linear, adjustment: Tensor | None) -> LinearHead:
-    """Return the weights of a head whose biases contain the adjustment of the logits."""
-    parts = [part for part in (head.bias, adjustment) if part is not None]
-    bias = torch.stack([part.detach().float() for part in parts]).sum(0) if parts else None
-    return LinearHead(head.weight.detach().float(), bias)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradmix.criterion import PairSelector, embed, find_head
-from gradmix.criterion.inputs import check_samples
+from gradmix.criterion.embedding import check_samples
 from gradmix.diagnostics.inner_products import (
     LastLayer,
     Pair,

@@ -28,7 +28,7 @@ from gradmix.criterion import (
     projections,
     sample_weights,
 )
-from gradmix.criterion.inputs import check_samples
+from gradmix.criterion.embedding import check_samples
 from gradmix.data.datasets import check_alike
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError

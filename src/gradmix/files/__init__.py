@@ -7,7 +7,7 @@ writes. See docs/files.md.
 """
 
 from gradmix.files._container import VERSION, Manifest
-from gradmix.files.lock import locked
+from gradmix.files.atomic_write import locked
 from gradmix.files.state_file import read_manifest, read_state_file, write_state_file
 
 __all__ = [

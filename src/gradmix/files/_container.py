@@ -22,9 +22,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gradmix.errors import FileError, InputError
-from gradmix.files._values import Damaged
-from gradmix.files.json_file import MOST_CONTAINERS, parse_json
-from gradmix.files.schema import Schema, first_violation, refuse
+from gradmix.files._encoding import Damaged
+from gradmix.files.schema import MOST_CONTAINERS, Schema, first_violation, parse_json, refuse
 
 HERE = version_of("gradmix")
 VERSION = 2
@@ -82,25 +81,22 @@ def parse(text: bytes) -> Manifest:
     """
     values = from_json(text, "manifest")
     try:
-        _check_version(_Versioned.model_validate(values))
+        about = _Versioned.model_validate(values)
+        if about.version > VERSION:
+            raise Damaged(
+                f"it has version {about.version} of the format, written by gradmix "
+                f"{about.gradmix}; this is gradmix {HERE}, which reads up to version {VERSION}: "
+                f"install {about.gradmix} or later"
+            )
+        if about.version < VERSION:
+            raise Damaged(
+                f"it has version {about.version} of the format, from before the first release of "
+                "gradmix: learn again, or read it with the gradmix that wrote it"
+            )
         return Manifest.model_validate(values)
     except ValidationError as error:
         reason = first_violation(error)[:200]
         raise Damaged(f"its manifest is not that of a gradmix file: {reason}") from None
-
-
-def _check_version(about: _Versioned) -> None:
-    if about.version > VERSION:
-        raise Damaged(
-            f"it has version {about.version} of the format, written by gradmix {about.gradmix}; "
-            f"this is gradmix {HERE}, which reads up to version {VERSION}: install "
-            f"{about.gradmix} or later"
-        )
-    if about.version < VERSION:
-        raise Damaged(
-            f"it has version {about.version} of the format, from before the first release of "
-            "gradmix: learn again, or read it with the gradmix that wrote it"
-        )
 
 
 def to_json(value: Any) -> bytes:
@@ -178,17 +174,15 @@ def offsets(members: Sequence[Member]) -> list[int]:
 def directory(members: Sequence[Member]) -> bytes:
     """Return the bytes after the last member."""
     *places, start = offsets(members)
-    entries = b"".join(_entry(*pair) for pair in zip(members, places, strict=True))
+    entries = b""
+    for member, place in zip(members, places, strict=True):
+        name = member.name.encode()
+        where = _PLACE.pack(1, _PLACE.size - 4, member.size, member.size, place)
+        rest = (len(name), len(where), 0, 0, 0, 0, _IN_ZIP64)
+        entries += _CENTRAL.pack(b"PK\1\2", _NEEDED, *_common(member), *rest) + name + where
     count, size = len(members), len(entries)
     length = _END64.size - 12
     end64 = _END64.pack(b"PK\6\6", length, _NEEDED, _NEEDED, 0, 0, count, count, size, start)
     locator = _LOCATOR.pack(b"PK\6\7", 0, start + size, 1)
     end = _END.pack(b"PK\5\6", 0, 0, count, count, size, _IN_ZIP64, 0)
     return entries + end64 + locator + end
-
-
-def _entry(member: Member, place: int) -> bytes:
-    name = member.name.encode()
-    where = _PLACE.pack(1, _PLACE.size - 4, member.size, member.size, place)
-    rest = (len(name), len(where), 0, 0, 0, 0, _IN_ZIP64)
-    return _CENTRAL.pack(b"PK\1\2", _NEEDED, *_common(member), *rest) + name + where

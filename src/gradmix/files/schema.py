@@ -1,4 +1,4 @@
-"""Schemas: what each kind of file may contain, declared once and checked before use.
+"""Files that may contain anything: JSON is read within limits, and schemas declare what is valid.
 
 Every file that gradmix reads passes through a `Schema`, a pydantic model that declares the type,
 range and length of each field. Tensors are fields too: `TensorOf` declares their dtype and number
@@ -7,9 +7,12 @@ of dimensions. `validate` turns a violation into a `FileError` that names the fi
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import stat
 from collections.abc import Mapping
+from io import FileIO
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -20,6 +23,11 @@ from torch import Tensor
 from gradmix.errors import FileError
 
 S = TypeVar("S", bound="Schema")
+Path = str | os.PathLike[str]
+
+MOST_BYTES = 64 << 20
+MOST_CONTAINERS = 1 << 19
+"""Lists and objects in one file: each takes at least 56 bytes of memory, its text only two."""
 
 
 class Schema(BaseModel):
@@ -58,8 +66,11 @@ class TensorOf:
             raise PydanticCustomError(
                 "tensor", f"has shape {tuple(value.shape)}, not {self.ndim} dimensions"
             )
-        if self.finite and not _is_finite(value):
-            raise PydanticCustomError("tensor", "has values that are not finite")
+        if self.finite and (value.is_floating_point() or value.is_complex()):
+            # The sum is fast, and enough if it is finite.
+            quick = value.dtype == torch.float32 and math.isfinite(value.sum())
+            if not quick and not bool(torch.isfinite(value).all()):
+                raise PydanticCustomError("tensor", "has values that are not finite")
         return value
 
 
@@ -68,15 +79,7 @@ def refuse(message: str) -> NoReturn:
     raise PydanticCustomError("refused", message)
 
 
-def _is_finite(value: Tensor) -> bool:
-    if not (value.is_floating_point() or value.is_complex()):
-        return True
-    if value.dtype == torch.float32 and math.isfinite(value.sum()):  # fast, and enough if finite
-        return True
-    return bool(torch.isfinite(value).all())
-
-
-def validate(schema: type[S], value: Any, path: str | os.PathLike[str]) -> S:
+def validate(schema: type[S], value: Any, path: Path) -> S:
     """Return `value` as an instance of `schema`.
 
     Args:
@@ -99,3 +102,75 @@ def first_violation(error: ValidationError) -> str:
     message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
     field = ".".join(str(part)[:40] for part in first["loc"])
     return f"{field}: {message}" if field else message
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a regular file for reading, without a buffer; a pipe or device is refused at once.
+
+    Raises:
+        FileError: If the file cannot be opened or is not a regular file.
+    """
+    name = os.fspath(path)
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise FileError(f"{name!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # the name contains a NUL character
+        raise FileError(f"{name!r} cannot be read: {error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileError(f"{name} cannot be read: it is not a regular file")
+    return FileIO(descriptor, "rb")
+
+
+def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file of at most `most_bytes` bytes.
+
+    Raises:
+        FileError: If the file cannot be read, is not a regular file or is too large.
+    """
+    name = os.fspath(path)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise FileError(f"{name} has {size} bytes; the limit is {most_bytes}")
+        try:
+            return file.readall()[: most_bytes + 1]
+        except OSError as error:
+            raise FileError(f"{name!r} cannot be read: {error}") from error
+
+
+def parse_json(text: bytes, name: str) -> Any:
+    """Return the values of a JSON text; NaN and infinity are refused.
+
+    Python's own parser keeps lone surrogates, which occur in the names of files. Faster parsers
+    refuse them.
+
+    Raises:
+        FileError: If the text is not JSON, is nested too deeply or has too many containers.
+    """
+    containers = text.count(b"[") + text.count(b"{")
+    if containers > MOST_CONTAINERS:
+        raise FileError(
+            f"{name} has {containers} lists and objects; the limit is {MOST_CONTAINERS}"
+        )
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise FileError(f"{name} is not valid JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise FileError(f"{name} is not valid JSON: {error}") from None
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON value")
+
+
+def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
+    """Return the values in a JSON file; see `read_bytes` and `parse_json` for the limits."""
+    return parse_json(read_bytes(path, most_bytes), os.fspath(path))

@@ -12,21 +12,18 @@ from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
 from typing import Any
 
-from torch import Tensor
 from xxhash import xxh3_128
 
 from gradmix.errors import FileError, InputError
 from gradmix.files import _container
 from gradmix.files._container import MANIFEST, STATE, STATE_LIMIT, TENSORS, Manifest, Member
-from gradmix.files._tensors import Fill, read_tensors, to_buffers
-from gradmix.files._values import Damaged, Encoder, decode
+from gradmix.files._encoding import Damaged, Encoder, Fill, decode, read_tensors, to_buffers
 from gradmix.files.atomic_write import replacing
-from gradmix.files.json_file import open_regular
+from gradmix.files.schema import open_regular
 
 CHUNK = 1 << 20  # bytes to read and hash at a time
 
 Path = str | os.PathLike[str]
-Buffers = Sequence[memoryview]
 
 # --- writing --------------------------------------------------------------------------------
 
@@ -56,21 +53,10 @@ def write_state_file(path: Path, kind: str, state: Mapping[str, Any]) -> int:
     state_part, tensors = [memoryview(text)], to_buffers(encoder.tensors)
     members = [_member(STATE, state_part), _member(TENSORS, tensors)]
     about = [memoryview(_container.compose(kind, members))]
-    return _write_zip(path, [_member(MANIFEST, about), *members], [about, state_part, tensors])
-
-
-def _member(name: str, buffers: Buffers) -> Member:
-    crc32, xxh3 = 0, xxh3_128()
-    for buffer in buffers:
-        crc32 = zlib.crc32(buffer, crc32)
-        xxh3.update(buffer)
-    return Member(name=name, size=sum(map(len, buffers)), crc32=crc32, xxh3=xxh3.hexdigest())
-
-
-def _write_zip(path: Path, members: Sequence[Member], contents: Sequence[Buffers]) -> int:
+    members.insert(0, _member(MANIFEST, about))
     try:
         with replacing(path) as file:
-            for member, buffers in zip(members, contents, strict=True):
+            for member, buffers in zip(members, (about, state_part, tensors), strict=True):
                 file.write(_container.local_header(member))
                 file.writelines(buffers)
             file.write(_container.directory(members))
@@ -80,6 +66,14 @@ def _write_zip(path: Path, members: Sequence[Member], contents: Sequence[Buffers
         raise FileError(f"{os.fspath(path)} cannot be written: {reason}") from error
     except ValueError as error:  # the name contains a NUL character
         raise FileError(f"{os.fspath(path)!r} cannot be written: {error}") from error
+
+
+def _member(name: str, buffers: Sequence[memoryview]) -> Member:
+    crc32, xxh3 = 0, xxh3_128()
+    for buffer in buffers:
+        crc32 = zlib.crc32(buffer, crc32)
+        xxh3.update(buffer)
+    return Member(name=name, size=sum(map(len, buffers)), crc32=crc32, xxh3=xxh3.hexdigest())
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -98,7 +92,13 @@ def read_state_file(path: Path, kind: str) -> dict[str, Any]:
             raise Damaged(f"it is of the kind {manifest.kind[:40]!r}, not {kind!r}")
         members = [own, *manifest.members]
         _check_layout(file, size, members)
-        values, tensors = _read_members(file, members)
+        _, state_at, tensors_at, _ = _container.offsets(members)
+        text = bytearray(members[1].size)
+        with _checked(file, state_at, members[1]) as fill:
+            fill(memoryview(text))
+        values = _container.from_json(bytes(text), "state")
+        with _checked(file, tensors_at, members[2]) as fill:
+            tensors = read_tensors(members[2].size, fill)
         state = decode(values, tensors)
         if tensors or not isinstance(state, dict):
             raise Damaged("its tensors do not belong to its state")
@@ -164,17 +164,6 @@ def _check_layout(file: BufferedIOBase, size: int, members: Sequence[Member]) ->
             raise Damaged(
                 f"its zip structure at byte {place} is damaged or written by another program"
             )
-
-
-def _read_members(file: BufferedIOBase, members: Sequence[Member]) -> tuple[Any, dict[str, Tensor]]:
-    _, state, tensors = members
-    _, state_at, tensors_at, _ = _container.offsets(members)
-    text = bytearray(state.size)
-    with _checked(file, state_at, state) as fill:
-        fill(memoryview(text))
-    values = _container.from_json(bytes(text), "state")
-    with _checked(file, tensors_at, tensors) as fill:
-        return values, read_tensors(tensors.size, fill)
 
 
 @contextmanager

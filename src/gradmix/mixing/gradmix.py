@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.criterion import PairSelector, choose_search, find_head
-from gradmix.criterion.inputs import check_samples
-from gradmix.criterion.pair_tables import PairTable
+from gradmix.criterion.embedding import check_samples
+from gradmix.criterion.selector import PairTable
 from gradmix.data.datasets import check_alike
-from gradmix.data.pool import ALL, Rows
+from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.mixing.mixer import Mixer
 from gradmix.mixing.recipe import RECIPES, Recipe
@@ -23,23 +23,12 @@ from gradmix.settings import CriterionSettings
 from gradmix.types import Samples
 
 
-class TensorPool:
-    """The current task followed by the memory, as network inputs."""
-
-    one_gather = False  # a batch may hold other views of the samples
+class TensorPool(Pool):
+    """The current task followed by the memory, as network inputs, which stay as they are."""
 
     def __init__(self, current: Samples, memory: Samples) -> None:
-        self.num_new, self.input_shape = len(current.y), tuple(current.x.shape[1:])
-        parts = [current, memory] if len(memory.y) else [current]
-        self.x, self.y = (torch.cat(same) for same in zip(*parts, strict=True))
-
-    def inputs(self, index: Tensor) -> Tensor:
-        """Return the samples at `index`."""
-        return self.x.index_select(0, index)
-
-    def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
-        """Return the same for `index[rows]`: there are no random transforms."""
-        return self.inputs(index[rows])
+        as_they_are: Any = nn.Identity()
+        super().__init__(current, memory, as_they_are)
 
 
 class GradMix:
@@ -159,39 +148,10 @@ class GradMix:
         """
         _check_kind((nn.Module,), "a network", model=model)
         head = find_head(model) if self._head is None else self._head
-        pool = self._checked_pool(current, memory, head.out_features)
-        mixer = Mixer(self._recipe, head.out_features, host=self._host, generator=self._generator)
-        mixer.begin_task(pool)
-        before = self._host.bit_generator.state
-        try:
-            selector = self._new_selector(pool.y.device)
-            selector.begin_task(pool, head.out_features)
-            selector.refresh(model, head)
-        except BaseException:
-            self._host.bit_generator.state = before
-            raise
-        self._mixer, self._selector, self._current = mixer, selector, current[0]
-        self._latest = self._recipe.tables // 2
-
-    def _new_selector(self, device: torch.device | str) -> PairSelector:
-        """Return a selector with random streams of its own.
-
-        The draws of λ and of partners are therefore the same with every criterion and without one.
-        """
-        seed = int(self._host.integers(2**63))
-        return PairSelector(
-            self._settings,
-            tables=self._recipe.tables if self._recipe.uses_gradients else 0,
-            ratio=self._recipe.ratio,
-            host=np.random.default_rng(seed),
-            generator=torch.Generator(device).manual_seed(seed),
-        )
-
-    def _checked_pool(self, current: Any, memory: Any, num_outputs: int) -> TensorPool:
-        new = check_samples("current", current, num_outputs)
+        new = check_samples("current", current, head.out_features)
         old = Samples(new.x[:0], new.y[:0])
         if memory is not None:
-            old = check_samples("memory", memory, num_outputs, may_be_empty=True)
+            old = check_samples("memory", memory, head.out_features, may_be_empty=True)
         if len(old.y):
             check_alike("memory", old.x, "current", new.x)
         if self._recipe.blend == "cutmix" and new.x.ndim != 4:
@@ -199,7 +159,27 @@ class GradMix:
                 f"blend is 'cutmix', which needs images (N, C, H, W); current's inputs have shape "
                 f"{tuple(new.x.shape)}"
             )
-        return TensorPool(new, old)
+        pool = TensorPool(new, old)
+        mixer = Mixer(self._recipe, head.out_features, host=self._host, generator=self._generator)
+        mixer.begin_task(pool)
+        before = self._host.bit_generator.state
+        try:
+            # With streams of its own, the draws of λ and partners are the same with any criterion.
+            seed = int(self._host.integers(2**63))
+            selector = PairSelector(
+                self._settings,
+                tables=self._recipe.tables if self._recipe.uses_gradients else 0,
+                ratio=self._recipe.ratio,
+                host=np.random.default_rng(seed),
+                generator=torch.Generator(pool.y.device).manual_seed(seed),
+            )
+            selector.begin_task(pool, head.out_features)
+            selector.refresh(model, head)
+        except BaseException:
+            self._host.bit_generator.state = before
+            raise
+        self._mixer, self._selector, self._current = mixer, selector, current[0]
+        self._latest = self._recipe.tables // 2
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return mixed inputs and soft targets (B, C) of one batch.

@@ -5,18 +5,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.criterion.pair_tables import Pairs
-from gradmix.data.pool import ALL, ClassIndex, Rows
+from gradmix.criterion import Pairs
+from gradmix.data.pool import ALL, ClassIndex, Pool, Rows
 from gradmix.errors import InputError
-from gradmix.mixing import blends
-from gradmix.mixing.partners import DRAW, Request
-from gradmix.mixing.plan import Draws, Place, check_draws, check_rows
+from gradmix.mixing.plan import (
+    DRAW,
+    DRAW_FROM_BATCH,
+    DRAW_FROM_POOL,
+    SHARES,
+    Box,
+    Draws,
+    Place,
+    Request,
+    check_rows,
+    draw_box,
+)
 from gradmix.mixing.plan import Plan as Plan
 from gradmix.mixing.recipe import Recipe
 from gradmix.ranks import ALONE, Ranks
@@ -24,21 +34,6 @@ from gradmix.types import MixedBatch, Partners
 
 MOST_COUNTED = 4096
 """Largest number of classes whose mixed pairs are counted; the counts take its square."""
-
-
-class MixerPool(Protocol):
-    """T_l ∪ M, from which batches are fetched."""
-
-    num_new: int  # samples of the current task; the memory's follow
-    y: Tensor  # (N,)
-    input_shape: tuple[int, ...]  # of one sample
-    one_gather: bool  # whether fetching a sample again is cheap and gives the same input
-
-    def inputs(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples at `index`, without random transforms."""
-
-    def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
-        """Network inputs of the samples `index[rows]`; transforms are drawn for all of `index`."""
 
 
 class Mixer:
@@ -72,7 +67,7 @@ class Mixer:
         self._host, self._generator = host, generator
         self._mix_points, self._ranks = mix_points, ranks
 
-    def begin_task(self, pool: MixerPool, num_outputs: int | None = None) -> None:
+    def begin_task(self, pool: Pool, num_outputs: int | None = None) -> None:
         """Take the data of a task; the counts start at zero.
 
         Args:
@@ -107,8 +102,11 @@ class Mixer:
 
         Without a memory, batches stay unmixed unless the recipe mixes the first task.
         """
-        recipe = self.recipe
-        if recipe is None or not (recipe.mixes_first_task or self._has_memory(recipe, pairs)):
+        recipe, pool = self.recipe, self._pool
+        if recipe is None:
+            return Plan(y, index)
+        has_memory = pairs is not None if recipe.uses_gradients else pool.num_new < len(pool.y)
+        if not (has_memory or recipe.mixes_first_task):
             return Plan(y, index)
         plan = self._follow(recipe, y, index, self._draw(recipe, y, pairs))
         if len(self._counts):
@@ -116,30 +114,23 @@ class Mixer:
             self._mixed_pairs.append((y * self.num_outputs + plan.partner_y).flatten())
         return plan
 
-    def _has_memory(self, recipe: Recipe, pairs: Pairs | None) -> bool:
-        """Whether there is a memory and, for gradient partners, its harmful pairs."""
-        if recipe.uses_gradients:
-            return pairs is not None
-        return self._pool.num_new < len(self._pool.y)
-
     def _draw(self, recipe: Recipe, y: Tensor, pairs: Pairs | None) -> Draws:
-        drawn = [self._draw_ratio(recipe) for _ in y]
-        lam, place = [ratio for ratio, _ in drawn], [at for _, at in drawn]
+        lam: list[float] = []
+        places: list[Place] = []  # the box or mix point of each batch
+        for _ in y:
+            place: Place = None
+            ratio = float(self._host.beta(*recipe.ratio))
+            if recipe.blend == "cutmix":
+                place, ratio = draw_box(ratio, self._pool.input_shape, self._host)
+            elif recipe.blend == "manifold":
+                place = int(self._host.integers(self._mix_points))
+            lam.append(ratio)
+            places.append(place)
         number = 0 if pairs is None else pairs.number
         table = [min(int(ratio * number), max(number - 1, 0)) for ratio in lam]
         which = torch.tensor(table, device=y.device)[:, None]
         request = Request(y, self._index, self._generator, pairs, which)
-        return Draws(lam, table, place, DRAW[recipe.partners](request))
-
-    def _draw_ratio(self, recipe: Recipe) -> tuple[float, Place]:
-        """Draw λ of a batch, and its box or mix point."""
-        lam = float(self._host.beta(*recipe.ratio))
-        if recipe.blend == "cutmix":
-            box, outside = blends.draw_box(lam, self._pool.input_shape, self._host)
-            return outside, box
-        if recipe.blend == "manifold":
-            return lam, int(self._host.integers(self._mix_points))
-        return lam, None
+        return Draws(lam, table, places, DRAW[recipe.partners](request))
 
     def _follow(self, recipe: Recipe, y: Tensor, index: Tensor | None, draws: Draws) -> Plan:
         """Derive from the draws what a step needs: labels and pool rows of the partners."""
@@ -152,98 +143,66 @@ class Mixer:
                 both = torch.cat([index, partner_rows], dim=1)
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
         rule, threshold = recipe.label_rule
-        shares = blends.SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
+        shares = SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
         return Plan(y, index, draws, partner_y, shares, both)
 
     # --- mixing -----------------------------------------------------------------------------
 
     def mix(self, plan: Plan, step: int, x: Tensor | None = None) -> MixedBatch:
-        """Return one of the planned batches, mixed; of many ranks, each gets its rows.
+        """Return a planned batch, mixed; each of several ranks gets its own rows.
 
         Args:
             plan: The plan of the epoch.
             step: Number of the batch.
             x: Its inputs, if they do not come from the pool.
         """
-        if not self._ranks.alone:
-            return self._mix_rows(plan, step)
-        y, _, partner_y, shares, _ = plan.batches
-        draws = plan.draws
+        y, index, partner_y, shares, _ = plan.batches
+        alone, draws = self._ranks.alone, plan.draws
+        rows = ALL if alone else self._ranks.rows(len(y[step]))
         if draws is None:
-            return MixedBatch(self._own_inputs(plan, step, x), y[step])
-        targets = soft_targets(y[step], partner_y[step], shares[step], self.num_outputs)
-        lam, place = draws.lam[step], draws.place[step]
-        if isinstance(place, int) and draws.partners.drawn is None:
-            mix = blends.manifold_in_batch(draws.partners.rows[step], lam)
-            return MixedBatch(self._own_inputs(plan, step, x), targets, mix, place)
-        own, other = self._both_inputs(plan, draws.partners, step, x)
-        return self._blend(own, other, targets, lam, place)
-
-    def _blend(
-        self, own: Tensor, other: Tensor, targets: Tensor, lam: float, place: Place
-    ) -> MixedBatch:
-        """Return inputs blended with those of their partners."""
+            own = self._pool.augmented(index[step], rows) if x is None else x
+            return MixedBatch(own, y[step][rows])
+        labels = (y[step][rows], partner_y[step][rows], shares[step][rows])
+        targets = soft_targets(*labels, self.num_outputs)
+        lam, place, partners = draws.lam[step], draws.place[step], draws.partners
+        if isinstance(place, int) and partners.drawn is None and alone:
+            own = self._pool.augmented(index[step]) if x is None else x
+            return MixedBatch(own, targets, manifold(lam, partners.rows[step]), place)
+        own, other = self._inputs(plan, partners, step, rows, x)
         if isinstance(place, int):
-            mix = blends.manifold_from_outside(lam)
-            return MixedBatch(torch.cat([own, other]), targets, mix, place)
-        if isinstance(place, blends.Box):
-            return MixedBatch(blends.cutmix(own, other, place), targets)
+            return MixedBatch(torch.cat([own, other]), targets, manifold(lam), place)
+        if isinstance(place, Box):
+            return MixedBatch(cutmix(own, other, place), targets)
         assert self.recipe is not None
-        return MixedBatch(blends.BLEND[self.recipe.blend](own, other, lam), targets)
+        return MixedBatch(BLEND[self.recipe.blend](own, other, lam), targets)
 
-    def _own_inputs(self, plan: Plan, step: int, x: Tensor | None) -> Tensor:
-        return self._pool.augmented(plan.batches[1][step]) if x is None else x
-
-    def _both_inputs(
-        self, plan: Plan, partners: Partners, step: int, x: Tensor | None
+    def _inputs(
+        self, plan: Plan, partners: Partners, step: int, rows: slice, x: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the inputs of a batch and, row by row, of its partners."""
-        if plan.both is not None:
-            own, other = self._pool.inputs(plan.batches[4][step]).chunk(2)
+        """Return the inputs of this rank's rows and, row by row, of their partners."""
+        _, index, _, _, both = plan.batches
+        alone = self._ranks.alone
+        if both:
+            fetched = both[step] if alone else both[step].view(2, -1)[:, rows].flatten()
+            own, other = self._pool.inputs(fetched).chunk(2)
             return own, other
-        own = self._own_inputs(plan, step, x)
-        other = own.index_select(0, partners.rows[step])  # the same views as in the batch
+        if alone:
+            own = self._pool.augmented(index[step]) if x is None else x
+            other = own.index_select(0, partners.rows[step])  # the same views as in the batch
+        else:  # partners may be among the rows of other ranks
+            own_rows = torch.arange(rows.start, rows.stop, device=index[step].device)
+            needed = torch.cat([own_rows, partners.rows[step, rows]])
+            own, other = self._pool.augmented(index[step], needed).chunk(2)
         if partners.replaced is not None and partners.drawn is not None:
             chosen = partners.replaced[step].nonzero().squeeze(1)
             if len(chosen):
-                other[chosen] = self._pool.augmented(partners.drawn[step][chosen]).to(other.dtype)
-        return own, other
-
-    # --- one of many ranks ------------------------------------------------------------------
-
-    def _mix_rows(self, plan: Plan, step: int) -> MixedBatch:
-        """Return the rows of a planned batch that belong to this rank, mixed."""
-        assert plan.index is not None
-        index, draws = plan.index[step], plan.draws
-        rows = self._ranks.rows(len(index))
-        y = plan.y[step, rows]
-        if draws is None:
-            return MixedBatch(self._pool.augmented(index, rows), y)
-        assert plan.partner_y is not None and plan.shares is not None  # noqa: PT018
-        shares = plan.shares[step, rows]
-        targets = soft_targets(y, plan.partner_y[step, rows], shares, self.num_outputs)
-        own, other = self._inputs_of_rows(plan, draws.partners, step, rows)
-        return self._blend(own, other, targets, draws.lam[step], draws.place[step])
-
-    def _inputs_of_rows(
-        self, plan: Plan, partners: Partners, step: int, rows: slice
-    ) -> tuple[Tensor, Tensor]:
-        """Return the inputs of some rows of a batch, and of their partners, also on other ranks."""
-        if plan.both is not None:
-            pairs = plan.both[step].view(2, -1)[:, rows]
-            own, other = self._pool.inputs(pairs.flatten()).chunk(2)
-            return own, other
-        assert plan.index is not None
-        index, device = plan.index[step], plan.index.device
-        places = torch.arange(rows.start, rows.stop, device=device)
-        both = torch.cat([places, partners.rows[step, rows]])
-        own, other = self._pool.augmented(index, both).chunk(2)  # the same views as in the batch
-        if partners.replaced is not None and partners.drawn is not None:
-            chosen = partners.replaced[step].nonzero().squeeze(1)
-            if len(chosen):
-                here = ((chosen >= rows.start) & (chosen < rows.stop)).nonzero().squeeze(1)
-                fetched = self._pool.augmented(partners.drawn[step][chosen], here)
-                other[chosen[here] - rows.start] = fetched.to(other.dtype)
+                start: int = 0
+                here: Rows = ALL
+                if not alone:
+                    start, inside = rows.start, (chosen >= rows.start) & (chosen < rows.stop)
+                    here = inside.nonzero().squeeze(1)
+                drawn = self._pool.augmented(partners.drawn[step][chosen], here)
+                other[chosen[here] - start] = drawn.to(other.dtype)
         return own, other
 
     # --- state ------------------------------------------------------------------------------
@@ -273,17 +232,36 @@ class Mixer:
         """Rebuild a saved plan; `begin_task` comes first.
 
         Raises:
-            InputError: If the plan does not fit the pool, the recipe or the pairs.
+            InputError: If the plan does not fit the pool, the recipe, the pairs or the network.
         """
         index, size = state["index"], len(self._pool.y)
         check_rows("plan.index", index, size)
         y = self._pool.y[index]
         if "draws" not in state or self.recipe is None:
             return Plan(y, index)
-        draws = Draws.from_state_dict(state["draws"])
-        tables = 1 if pairs is None else pairs.number
-        check_draws(draws, self.recipe, size, tables, self._pool.input_shape, self._mix_points)
-        return self._follow(self.recipe, y, index, draws)
+        recipe, draws = self.recipe, Draws.from_state_dict(state["draws"])
+        tables, drawn = 1 if pairs is None else pairs.number, draws.partners.drawn
+        if recipe.partners in (DRAW_FROM_POOL if drawn is None else DRAW_FROM_BATCH):
+            raise InputError(f"plan.draws.partners does not fit {recipe.partners!r} partners")
+        if drawn is not None:
+            check_rows("plan.draws.partners.drawn", drawn, size)
+        if max(draws.table, default=0) >= tables:
+            raise InputError(f"plan.draws.table has numbers beyond the {tables} pair tables")
+        for place in draws.place:
+            if not self._is_place(place, recipe.blend):
+                raise InputError(f"plan.draws.place has {place}, not a place of {recipe.blend!r}")
+        return self._follow(recipe, y, index, draws)
+
+    def _is_place(self, place: Place, blend: str) -> bool:
+        if blend == "manifold":
+            return isinstance(place, int) and 0 <= place < self._mix_points
+        if blend != "cutmix":
+            return place is None
+        if not isinstance(place, Box):
+            return False
+        height, width = self._pool.input_shape[1:]
+        top, bottom, left, right = place
+        return 0 <= top <= bottom <= height and 0 <= left <= right <= width
 
     def forget_counts(self) -> None:
         """Drop the counts, because labels now mean other classes."""
@@ -302,3 +280,51 @@ def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int)
     targets = torch.zeros(len(y), num_outputs, dtype=shares.dtype, device=y.device)
     targets.scatter_(1, y[:, None], shares[:, None])
     return targets.scatter_add_(1, partner_y[:, None], (1 - shares)[:, None])
+
+
+# --- blends: whole inputs, a pasted box, or hidden states ----------------------------------------
+
+
+def linear(x: Tensor, partners: Tensor, lam: float) -> Tensor:
+    """Return λ x + (1−λ) x of the partner (Eq. 2); the result overwrites `partners`.
+
+    Args:
+        x: Inputs, (B, …).
+        partners: Inputs of the partners, row by row, (B, …).
+        lam: λ, the share of the own input.
+    """
+    return partners.lerp_(x, lam)
+
+
+BLEND: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {"linear": linear}
+"""The blends of whole inputs, (B, …), by name; CutMix and Manifold Mixup need more than λ."""
+
+
+def cutmix(x: Tensor, partners: Tensor, box: Box) -> Tensor:
+    """Return `x` with the box of each partner pasted in.
+
+    Args:
+        x: Images, (B, C, H, W).
+        partners: Images of the partners, row by row, (B, C, H, W).
+        box: The box, the same in all images.
+    """
+    mixed = x.clone()
+    top, bottom, left, right = box
+    mixed[:, :, top:bottom, left:right] = partners[:, :, top:bottom, left:right]
+    return mixed
+
+
+def manifold(lam: float, rows: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    """Return a function that mixes hidden states with those of their partners (Manifold Mixup).
+
+    Args:
+        lam: λ, the share of the own hidden state.
+        rows: Row of each sample's partner in the batch, (B,). None: the second half of the hidden
+            states are partners from outside the batch.
+    """
+
+    def mix(h: Tensor) -> Tensor:
+        own, other = h.chunk(2) if rows is None else (h, h.index_select(0, rows))
+        return torch.lerp(other, own, lam)
+
+    return mix

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradmix.errors import InputError, UnknownNameError
 
@@ -28,13 +28,6 @@ PARTNERS = [
 BLENDS = ["linear", "cutmix", "manifold"]
 LABELS = ["proportional", "remix"]
 """The values of each axis; `gradmix.register` adds others."""
-
-
-class Beta(NamedTuple):
-    """The distribution of λ, the share of a sample itself in the mix."""
-
-    a: float
-    b: float
 
 
 @dataclass(frozen=True)
@@ -75,9 +68,9 @@ class Recipe:
             raise InputError(f"alpha is {self.alpha}; Beta(α, α) needs a finite α above 0")
 
     @property
-    def ratio(self) -> Beta:
+    def ratio(self) -> tuple[float, float]:
         """λ ~ Beta(α, α); for class-balanced partners Beta(1, α), as in Balanced-MixUp."""
-        return Beta(1.0 if self.partners.endswith("class-balanced") else self.alpha, self.alpha)
+        return 1.0 if self.partners.endswith("class-balanced") else self.alpha, self.alpha
 
     @property
     def uses_gradients(self) -> bool:

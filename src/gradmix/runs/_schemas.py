@@ -15,8 +15,7 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationError, create_model
 from torch import Tensor
 
 from gradmix.errors import FileError, InputError
-from gradmix.files.json_file import read_json
-from gradmix.files.schema import Schema, TensorOf, first_violation, validate
+from gradmix.files.schema import Schema, TensorOf, first_violation, read_json, validate
 from gradmix.settings import REMOVED, RunSettings, check, plain_value, task_scenario
 from gradmix.training.metrics import (
     METRICS,

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradmix._setting_types import parse_seeds
 from gradmix.errors import FileError, InputError, UnknownNameError
-from gradmix.files.json_file import read_bytes
+from gradmix.files.schema import read_bytes
 from gradmix.plugins import import_plugins
 from gradmix.runs.config import Grid, RunConfig
 from gradmix.settings import DEFAULTS

@@ -30,7 +30,7 @@ from gradmix.runs.store import FailedRun, ResultStore, RunLock, RunProgress
 from gradmix.settings import CriterionSettings, StreamSettings, TrainingSettings, task_scenario
 from gradmix.training.build import Design, NetworkFactory, make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
-from gradmix.training.joint_steps import check_resumed
+from gradmix.training.checks import check_resumed
 from gradmix.training.launch import Devices, Job, open_job
 from gradmix.training.loop import Event, StepDone, Training
 from gradmix.training.online import OnlineTraining

@@ -27,8 +27,7 @@ from pydantic import JsonValue, model_validator
 from gradmix.errors import FileError, FileInUseError
 from gradmix.files import locked
 from gradmix.files.atomic_write import remove_leftovers, write_text
-from gradmix.files.json_file import read_json
-from gradmix.files.schema import Schema, validate
+from gradmix.files.schema import Schema, read_json, validate
 from gradmix.runs._schemas import (
     FORMAT,
     SCHEMA_VERSION,

@@ -85,48 +85,36 @@ class Design:
         if isinstance(model, FineTuned):  # works at its backbone's size, not at the samples'
             layout = torch.contiguous_format
         model = model.to(memory_format=layout)  # type: ignore[call-overload]
-        host, generator = streams.host("mixing"), streams.device("mixing")
-        points = int(getattr(model, "mix_points", 1))
+        recipe = Recipe() if self.recipe is None else self.recipe
         mixer = Mixer(
             self.recipe,
             num_classes,
-            host=host,
-            generator=generator,
-            mix_points=points,
+            host=streams.host("mixing"),
+            generator=streams.device("mixing"),
+            mix_points=int(getattr(model, "mix_points", 1)),
             ranks=ranks if kind.row_wise else ALONE,
         )
-        return kind(
-            model,
-            self._memory(),
-            mixer,
-            self._selector(streams, ranks),
-            self.settings,
-            streams,
-            Normalise(mean, std, device),
-            read_options(kind.options_type, dict(self.options)),
-            ranks,
-        )
-
-    def _memory(self) -> ReplayMemory:
-        find_method(self.method).check_selection(self.selection)
-        return ReplayMemory(
-            exemplars_per_class=self.exemplars_per_class,
-            total=self.memory_total,
-            selection=self.selection,
-            balanced=self.balanced,
-        )
-
-    def _selector(self, streams: RandomStreams, ranks: Ranks) -> PairSelector:
-        recipe = Recipe() if self.recipe is None else self.recipe
         # With its own stream, the draws of partners equal those of its control, `class-balanced`.
         stream = "criterion" if recipe.partners == "gradient-class-balanced" else "mixing"
-        return PairSelector(
+        selector = PairSelector(
             self.criterion,
             tables=recipe.tables if recipe.uses_gradients else 0,
             ratio=recipe.ratio,
             host=streams.host(stream),
             generator=streams.device(stream),
             ranks=ranks,
+        )
+        kind.check_selection(self.selection)
+        memory = ReplayMemory(
+            exemplars_per_class=self.exemplars_per_class,
+            total=self.memory_total,
+            selection=self.selection,
+            balanced=self.balanced,
+        )
+        normalise = Normalise(mean, std, device)
+        options = read_options(kind.options_type, dict(self.options))
+        return kind(
+            model, memory, mixer, selector, self.settings, streams, normalise, options, ranks
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version as version_of
 from pathlib import Path
 from time import perf_counter
@@ -76,8 +77,14 @@ class Checkpoint:
         self.seconds_before = 0.0  # time that the run had taken when it was saved
         self._training, self._record = training, record
         self._largest = training.benchmark.num_classes if largest is None else largest
-        device = training.fabric.device.type
-        self._about = {**about, **_data_of(training), "device": device, "contents": CONTENTS}
+        tasks = training.benchmark.tasks
+        self._about = {
+            **about,
+            "class_names": list(training.benchmark.class_names),
+            "task_sizes": [[len(task.train.y), len(task.test.y)] for task in tasks],
+            "device": training.fabric.device.type,
+            "contents": CONTENTS,
+        }
         self._say = say if say is not None else lambda _: None
         self._every = EVERY_SECONDS if every_seconds is None else every_seconds
         self._share = SHARE if share is None else share
@@ -90,12 +97,16 @@ class Checkpoint:
     # --- saving -----------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        """Save if it is time to; call it at every event. Of several ranks, only rank 0 saves."""
+        """Save if it is time to; call it at every event. Only rank 0 saves."""
         if not self._training.method.ranks.first:
             return
         now = perf_counter()
-        wanted = isinstance(event, TaskDone) or now - self._last >= self._every
-        if not wanted or not self._affordable(now):
+        if not isinstance(event, TaskDone) and now - self._last < self._every:
+            return
+        if self._cost is None:
+            seconds, rate = FIRST_GUESS
+            self._cost = seconds + _bytes_in(self._training.state_dict()) / rate
+        if self._spent + self._cost > self._share * (self.seconds_before + now - self._started):
             return
         try:
             self.save()
@@ -104,19 +115,24 @@ class Checkpoint:
                 self._say(f"no checkpoint: {error}; training continues")
             self._failed = True
 
-    def _affordable(self, now: float) -> bool:
-        if self._cost is None:
-            seconds, rate = FIRST_GUESS
-            self._cost = seconds + _bytes_in(self._training.state_dict()) / rate
-        return self._spent + self._cost <= self._share * self._seconds(now)
-
     def save(self) -> None:
-        """Write the file now; of several ranks, only rank 0 does."""
-        if not self._training.method.ranks.first:
+        """Write the file now; only rank 0 does."""
+        training = self._training
+        if not training.method.ranks.first:
             return
         started = perf_counter()
         try:
-            write_state_file(self.path, KIND, self._state(started))
+            state = {
+                "about": self._about,
+                "versions": self._versions,
+                "training": training.state_dict(),
+                "precision": training.fabric.strategy.precision.state_dict(),
+                "record": self._record.state_dict(),
+                "seconds": dict(vars(training.seconds)),
+                "total_seconds": self.seconds_before + started - self._started,
+                "saving_seconds": self._spent + (self._cost or 0.0),  # about as much for this one
+            }
+            write_state_file(self.path, KIND, state)
         finally:
             self._last = perf_counter()
             self._cost = self._last - started
@@ -126,22 +142,6 @@ class Checkpoint:
         """Delete the file, because the run is finished or starts again."""
         self.path.unlink(missing_ok=True)
         remove_leftovers(self.path)
-
-    def _seconds(self, now: float) -> float:
-        return self.seconds_before + now - self._started
-
-    def _state(self, now: float) -> dict[str, Any]:
-        training = self._training
-        return {
-            "about": self._about,
-            "versions": self._versions,
-            "training": training.state_dict(),
-            "precision": training.fabric.strategy.precision.state_dict(),
-            "record": self._record.state_dict(),
-            "seconds": dict(vars(training.seconds)),
-            "total_seconds": self._seconds(now),
-            "saving_seconds": self._spent + (self._cost or 0.0),  # about as much for this one
-        }
 
     # --- resuming ---------------------------------------------------------------------------
 
@@ -173,7 +173,16 @@ class Checkpoint:
             return False
         checked = validate(CheckpointState, state, self.path)
         self._load(checked, state)
-        self._say(f"resuming {self._where()}{self._version_note(checked.versions)}")
+        at, where = self._training.position, "after the last task"
+        if at.task < len(self._training.benchmark.tasks):
+            where = f"at task {at.task + 1}, epoch {at.epoch + 1}"
+        changed = [
+            f"{name} was {checked.versions.get(name)} and is {here}"
+            for name, here in self._versions.items()
+            if checked.versions.get(name) != here
+        ]
+        note = f"; {', '.join(changed)}: results may differ in the last bits" if changed else ""
+        self._say(f"resuming {where}{note}")
         return True
 
     def _refuse_other_files(self) -> None:
@@ -193,7 +202,11 @@ class Checkpoint:
     def _load(self, checked: CheckpointState, state: dict[str, Any]) -> None:
         training, saved = self._training, state["training"]
         try:
-            check_structure(saved["method"]["structure"], self._largest)
+            for name, value in saved["method"]["structure"].items():
+                if value > self._largest:
+                    raise InputError(
+                        f"structure.{name} is {value!r}; the largest possible is {self._largest}"
+                    )
             # The random streams stay on the CPU: generators load their state from there.
             for name in ("losses", "method", "stage", "order"):
                 saved[name] = training.fabric.to_device(saved[name])
@@ -209,20 +222,6 @@ class Checkpoint:
             setattr(training.seconds, name, seconds)
         self.seconds_before, self._spent = checked.total_seconds, checked.saving_seconds
 
-    def _version_note(self, saved: Mapping[str, str]) -> str:
-        changed = [
-            f"{name} was {saved.get(name)} and is {here}"
-            for name, here in self._versions.items()
-            if saved.get(name) != here
-        ]
-        return f"; {', '.join(changed)}: results may differ in the last bits" if changed else ""
-
-    def _where(self) -> str:
-        at = self._training.position
-        if at.task == len(self._training.benchmark.tasks):
-            return "after the last task"
-        return f"at task {at.task + 1}, epoch {at.epoch + 1}"
-
 
 def seed_on_file(path: str | os.PathLike[str]) -> int | None:
     """Return the seed of the training in a checkpoint; None if there is none."""
@@ -234,13 +233,6 @@ def seed_on_file(path: str | os.PathLike[str]) -> int | None:
     return seed if type(seed) is int and seed >= 0 else None
 
 
-def _data_of(training: Training) -> dict[str, Any]:
-    """Return enough about the data to notice that it changed."""
-    benchmark = training.benchmark
-    sizes = [[len(task.train.y), len(task.test.y)] for task in benchmark.tasks]
-    return {"class_names": list(benchmark.class_names), "task_sizes": sizes}
-
-
 def _difference(saved: object, here: Mapping[str, Any]) -> str:
     """Return in a few words what differs; nothing if all is the same."""
     if not isinstance(saved, dict):
@@ -248,26 +240,13 @@ def _difference(saved: object, here: Mapping[str, Any]) -> str:
     for name in [*here, *saved]:
         if name not in saved or name not in here:
             return f"only one of them has {name}"
-        if not _differ(saved[name], here[name]):
-            continue
+        with suppress(RuntimeError):  # a tensor with several values differs from everything
+            if saved[name] == here[name]:
+                continue
         if isinstance(here[name], dict):
             return _difference(saved[name], here[name])
         return f"{name} was {str(saved[name])[:60]} and is {str(here[name])[:60]}"
     return ""
-
-
-def _differ(saved: object, here: object) -> bool:
-    try:
-        return bool(saved != here)
-    except RuntimeError:  # a tensor with several values
-        return True
-
-
-def check_structure(structure: Mapping[str, Any], most: int) -> None:
-    """Raise InputError if a network would have more outputs or parts than `most`."""
-    for name, value in structure.items():
-        if type(value) not in (int, bool) or not 0 <= value <= most:
-            raise InputError(f"structure.{name} is {value!r}; the largest possible is {most}")
 
 
 def _bytes_in(value: Any) -> int:

@@ -1,7 +1,8 @@
-"""The events of a training: a step, an epoch or a task is done."""
+"""How far a training is: its events (a step, an epoch or a task is done), position and time."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -55,3 +56,24 @@ class TaskDone(NamedTuple):
 
 
 Event = StepDone | EpochDone | TaskDone
+
+
+@dataclass
+class Position:
+    """The position of a training: how much is finished."""
+
+    task: int = 0
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    in_stage: bool = False
+    total_steps: int = 0
+
+
+@dataclass
+class Seconds:
+    """The time spent in each part of the training."""
+
+    train: float = 0.0
+    criterion: float = 0.0
+    evaluate: float = 0.0

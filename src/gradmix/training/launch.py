@@ -117,35 +117,39 @@ def _connected(
 ) -> Iterator[Job]:
     """Join the process group; leave it at the end, after all ranks are done.
 
-    Args:
-        device: Type of device.
-        precision: Precision of Fabric.
-        wanted: Number of devices.
-        variables: Environment variables that tell Fabric the rank; None under torchrun or srun.
-        others: The ranks that this process started.
+    `variables` of the environment tell Fabric the rank, unless torchrun or srun set them. `others`
+    are the ranks that this process started.
     """
-    # Fabric changes the number of threads.
-    with _environment(variables or {}), torch_threads(torch.get_num_threads()):
-        connect = partial(_connect, device, precision, wanted, local=variables is not None)
-        fabric = connect() if others is None else others.watched_during(connect)
-        try:
-            ranks = Ranks(
-                fabric.global_rank, fabric.world_size, fabric.device, wanted.sync_batchnorm
-            )
-            yield Job(fabric, ranks)
-            ranks.barrier()
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
+    before, connect = dict(os.environ), partial(_connect, device, precision, wanted)
+    os.environ.update(variables or {})
+    try:
+        with torch_threads(torch.get_num_threads()):  # Fabric changes them
+            fabric = connect() if others is None else others.watched_during(connect)
+            try:
+                rank, size = fabric.global_rank, fabric.world_size
+                ranks = Ranks(rank, size, fabric.device, wanted.sync_batchnorm)
+                yield Job(fabric, ranks)
+                ranks.barrier()
+            finally:
+                if dist.is_initialized():
+                    dist.destroy_process_group()
+    finally:
+        for name in os.environ.keys() - before.keys():  # Fabric sets variables of its own
+            del os.environ[name]
+        os.environ.update(before)
 
 
-def _connect(device: str, precision: str, wanted: Devices, *, local: bool) -> Fabric:
+def _connect(device: str, precision: str, wanted: Devices) -> Fabric:
     """Return the device of this process when all ranks are connected."""
+    import lightning_fabric  # noqa: F401 - sets the level of its messages
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     if ":" in device:
         raise InputError(f"device is {device!r} and devices is {wanted.devices}; give cuda or cpu")
-    with _few_messages():
+    logger = logging.getLogger("lightning_fabric")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
         fabric = new_fabric(
             f"devices is {wanted.devices}, nodes is {wanted.nodes} and device is {device!r}",
             accelerator=device,
@@ -153,41 +157,16 @@ def _connect(device: str, precision: str, wanted: Devices, *, local: bool) -> Fa
             devices=wanted.devices,
             num_nodes=wanted.nodes,
             precision=precision,
-            plugins=[LightningEnvironment()] if local else None,
+            plugins=None if processes_outside() > 1 else [LightningEnvironment()],
         )
-        try:
-            fabric.launch()
-        except (ValueError, RuntimeError) as error:
-            raise InputError(f"the ranks cannot be connected: {error}") from error
+        fabric.launch()
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the ranks cannot be connected: {error}") from error
+    finally:
+        logger.setLevel(level)
     return fabric
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables; all are as before afterwards, also those that Fabric sets."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in [*os.environ]:
-            if name not in before:
-                del os.environ[name]
-        os.environ.update(before)
-
-
-@contextmanager
-def _few_messages() -> Iterator[None]:
-    """Show only warnings of Fabric."""
-    import lightning_fabric  # noqa: F401 - sets the level of its messages
-
-    logger = logging.getLogger("lightning_fabric")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 # --- starting -----------------------------------------------------------------------------------
@@ -196,7 +175,10 @@ def _few_messages() -> Iterator[None]:
 @contextmanager
 def _started(device: str, precision: str, wanted: Devices, follow: Follow) -> Iterator[Job]:
     """Start the other ranks of this machine and become rank 0."""
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])  # a free one
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0"}
     own, *rest = ({**variables, "LOCAL_RANK": str(rank)} for rank in range(wanted.devices))
     others = OtherRanks([partial(_follow, device, precision, wanted, follow, v) for v in rest])
     try:
@@ -210,13 +192,6 @@ def _started(device: str, precision: str, wanted: Devices, follow: Follow) -> It
         raise RankError(f"{reason}; {RESUME}") from error
     finally:
         others.end()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _follow(

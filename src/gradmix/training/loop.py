@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isfinite
 from time import perf_counter
@@ -30,9 +30,17 @@ from gradmix.data import Benchmark
 from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
-from gradmix.training._resume_checks import check_batches, check_samples, check_stage
-from gradmix.training.events import EpochDone, Evaluation, Event, StepDone, TaskDone
-from gradmix.training.joint_steps import check_ranks, own_part, sum_over_ranks
+from gradmix.models.sync_batch_norm import BATCH_NORMS
+from gradmix.training.checks import check_batches, check_ranks, check_samples, check_stage
+from gradmix.training.events import (
+    EpochDone,
+    Evaluation,
+    Event,
+    Position,
+    Seconds,
+    StepDone,
+    TaskDone,
+)
 from gradmix.training.metrics import count_correct_of_task
 from gradmix.types import Samples, Task
 
@@ -44,27 +52,6 @@ __all__ = ["EpochDone", "Evaluation", "Event", "Position", "StepDone", "TaskDone
 Randomness = Callable[[], AbstractContextManager[None]]
 
 CHECKED = 32  # samples whose scores are checked after a task
-
-
-@dataclass
-class Position:
-    """The position of a training: how much is finished."""
-
-    task: int = 0
-    stage: int = 0
-    epoch: int = 0
-    step: int = 0
-    in_stage: bool = False
-    total_steps: int = 0
-
-
-@dataclass
-class Seconds:
-    """The time spent in each part of the training."""
-
-    train: float = 0.0
-    criterion: float = 0.0
-    evaluate: float = 0.0
 
 
 @dataclass
@@ -92,8 +79,10 @@ class Training:
 
     def __post_init__(self) -> None:
         self.method.check_scenario(self.benchmark.scenario)
-        device = self.fabric.device
-        self._tasks = [_to_device(task, device) for task in self.benchmark.tasks]
+        device, self._tasks = self.fabric.device, []
+        for task in self.benchmark.tasks:
+            train, test = (Samples(x.to(device), y.to(device)) for x, y in (task.train, task.test))
+            self._tasks.append(replace(task, train=train, test=test))
         self._tested = torch.stack(
             [task.test.y.bincount(minlength=self.benchmark.num_classes) for task in self._tasks]
         ).cpu()
@@ -146,7 +135,9 @@ class Training:
         at, method = self.position, self.method
         steps, batch_size = self._epoch_size()
         method.train_mode()
-        randomness = self._randomness()
+        randomness: Randomness = nullcontext
+        if method.draws_randomly:  # seed the global generator for each step
+            randomness = partial(method.streams.as_global, "dropout", method.ranks.rank)
         while at.epoch < stage.epochs:
             if at.step == 0:  # otherwise resumed in the middle of an epoch
                 self._begin_epoch(steps, batch_size)
@@ -174,11 +165,11 @@ class Training:
         optimizer.zero_grad()
         with precision.forward_context(), randomness():
             loss = method.train_step(batch)
-        if not method.ranks.alone:
-            loss = own_part(loss, method)
+        if not method.ranks.alone:  # the parts of all ranks add up to the mean over the batch
+            loss = loss * method.ranks.share(method.step_rows)
         precision.backward(loss, None)
         if not method.ranks.alone:
-            sum_over_ranks(loss, method)
+            self._sum_over_ranks(loss)
         if method.adjusts_gradients:
             method.adjust_gradients()
         if method.settings.clip_norm is not None:
@@ -186,6 +177,22 @@ class Training:
             clip_grad_norm_(method.parameters(), method.settings.clip_norm)
         precision.optimizer_step(optimizer)
         return loss.detach()
+
+    @torch.no_grad()
+    def _sum_over_ranks(self, loss: Tensor) -> None:
+        """Sum the loss and gradients over all ranks, and average the statistics of BatchNorm."""
+        method = self.method
+        assert method.optimizer is not None
+        trained = [p for group in method.optimizer.param_groups for p in group["params"]]
+        statistics = []
+        for module in (m for network in method.networks().values() for m in network.modules()):
+            if isinstance(module, BATCH_NORMS) and module.training:
+                found = (module.running_mean, module.running_var)
+                statistics += [values for values in found if values is not None]
+        for values in statistics:
+            values.mul_(method.ranks.share(method.step_rows))
+        gradients = [p.grad for p in trained if p.grad is not None]
+        method.ranks.all_sum([*gradients, loss.detach(), *statistics])
 
     def _epoch_size(self) -> tuple[int, int]:
         """Return the number of steps of an epoch, and of new samples per step."""
@@ -196,12 +203,6 @@ class Training:
     def _next_batch(self) -> int:
         """Return the number of the next batch in the method's plan."""
         return self.position.step
-
-    def _randomness(self) -> Randomness:
-        """Return a context for each step; it seeds the global generator of networks that use it."""
-        if not self.method.draws_randomly:
-            return nullcontext
-        return partial(self.method.streams.as_global, "dropout", self.method.ranks.rank)
 
     def _begin_epoch(self, steps: int, batch_size: int) -> None:
         """Draw a new order of the task's data; the method plans its batches."""
@@ -221,9 +222,8 @@ class Training:
             self.method.pool.expect(self.method.needed_samples(self.position.step))
 
     def _step_done(self, steps: int) -> StepDone:
-        at, due = self.position, _is_due(self.position.total_steps, self.evaluate_every_steps)
-        evaluation = self.evaluate() if due else None
-        loss = self._losses[-1]
+        at, loss = self.position, self._losses[-1]
+        evaluation = self._evaluate_if_due(at.total_steps, self.evaluate_every_steps)
         return StepDone(
             at.task, at.epoch, at.step, steps, loss, at.total_steps, evaluation, self._predicted
         )
@@ -236,7 +236,7 @@ class Training:
                 f"{at.epoch}; try an lr below {self.method.settings.lr}"
             )
         rate = self.method.selector.negative_rate
-        evaluation = self.evaluate() if _is_due(at.epoch, self.evaluate_every_epochs) else None
+        evaluation = self._evaluate_if_due(at.epoch, self.evaluate_every_epochs)
         return EpochDone(
             at.task, stage.name, at.epoch, stage.epochs, loss, rate, at.total_steps, evaluation
         )
@@ -250,6 +250,9 @@ class Training:
                 f"training diverged: scores are not finite after task {self.position.task + 1}; "
                 f"try an lr below {self.method.settings.lr}"
             )
+
+    def _evaluate_if_due(self, number: int, every: int | None) -> Evaluation | None:
+        return None if every is None or number % every else self.evaluate()
 
     def evaluate(self) -> Evaluation:
         """Count the correct test samples of all tasks of the benchmark, past and future."""
@@ -310,14 +313,3 @@ class Training:
         """Restore the order of an online stream."""
         if order is not None:
             raise InputError("order: the saved training is online")
-
-
-def _is_due(number: int, every: int | None) -> bool:
-    return every is not None and number % every == 0
-
-
-def _to_device(task: Task, device: torch.device) -> Task:
-    train, test = (
-        Samples(samples.x.to(device), samples.y.to(device)) for samples in (task.train, task.test)
-    )
-    return Task(task.number, task.classes, train, test)

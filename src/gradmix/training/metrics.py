@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,25 +23,6 @@ Matrix = npt.ArrayLike
 EVALUATION_BATCH = 256  # larger batches are slower on CPUs, for convolutions by half
 
 
-def count_correct(
-    predict: Callable[[Tensor], Tensor],
-    samples: Samples,
-    normalise: Callable[[Tensor], Tensor],
-    num_classes: int,
-) -> Tensor:
-    """Return the number of correctly classified samples of each class, (C,), on the CPU.
-
-    Args:
-        predict: Returns class scores of network inputs, (B, C).
-        samples: Stored samples.
-        normalise: Turns stored samples into network inputs.
-        num_classes: Number of classes C.
-    """
-    scores = _scores(predict, samples, normalise)
-    right = torch.cat([given.argmax(dim=1) == y for given, y in scores])
-    return samples.y[right].bincount(minlength=num_classes).cpu()
-
-
 def count_correct_of_task(
     predict: Callable[[Tensor], Tensor],
     samples: Samples,
@@ -52,30 +33,36 @@ def count_correct_of_task(
     """Return the correctly classified samples of each class of a task, (2, C), on the CPU.
 
     The first row compares all outputs. The second row is task-aware: it compares only the outputs
-    of the classes in `samples`. Of several ranks, each counts its own rows. See `count_correct`
-    for the other arguments.
+    of the classes in `samples`.
+
+    Args:
+        predict: Returns class scores of network inputs, (B, C).
+        samples: Stored samples.
+        normalise: Turns stored samples into network inputs.
+        num_classes: Number of classes C.
+        ranks: The processes that count together; each counts its own rows.
     """
     classes = samples.y.unique()
     if not ranks.alone:
         rows = ranks.rows(len(samples.y))
         samples = Samples(samples.x[rows], samples.y[rows])
-    right = [
-        torch.stack([given.argmax(dim=1) == y, _argmax_among(given, classes) == y])
-        for given, y in _scores(predict, samples, normalise)
-    ]
+    right = []
+    for x, y in zip(*(part.split(EVALUATION_BATCH) for part in samples), strict=True):
+        scores = predict(normalise(x))
+        right.append(torch.stack([scores.argmax(dim=1) == y, _argmax_among(scores, classes) == y]))
     return torch.stack(
         [samples.y[row].bincount(minlength=num_classes) for row in torch.cat(right, dim=1)]
     ).cpu()
 
 
-def _scores(
+def count_correct(
     predict: Callable[[Tensor], Tensor],
     samples: Samples,
     normalise: Callable[[Tensor], Tensor],
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield class scores (B, C) and labels (B,) of all samples, a batch at a time."""
-    for x, y in zip(*(part.split(EVALUATION_BATCH) for part in samples), strict=True):
-        yield predict(normalise(x)), y
+    num_classes: int,
+) -> Tensor:
+    """Return the correctly classified samples of each class, (C,); all outputs are compared."""
+    return count_correct_of_task(predict, samples, normalise, num_classes)[0]
 
 
 def _argmax_among(scores: Tensor, classes: Tensor) -> Tensor:

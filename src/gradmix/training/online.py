@@ -53,7 +53,7 @@ class OnlineTraining(Training):
         """Read nothing ahead: a step reads what arrives."""
 
     def _next_batch(self) -> int:
-        """Store the previous arrival, take the next one, and plan its batch."""
+        """Store the previous arrival; take the next one, predict it and plan its batch."""
         at, method = self.position, self.method
         task = self._tasks[at.task]
         if at.step:
@@ -62,18 +62,14 @@ class OnlineTraining(Training):
         method.set_pool(self._pool(self._arrival(task, at.step)))
         method.mixer.load_counts(counts)  # they cover the whole task
         new = torch.arange(method.pool.num_new, device=method.pool.y.device)
-        self._predict(new)
         started = perf_counter()
+        labels = method.predict(method.pool.inputs(new)).argmax(dim=1)  # before it is learned
+        self._predicted = (labels == method.pool.y[new]).sum()
+        predicted = perf_counter()
         method.begin_epoch(at.epoch, new[None])
-        self.seconds.criterion += perf_counter() - started
+        self.seconds.evaluate += predicted - started
+        self.seconds.criterion += perf_counter() - predicted
         return 0
-
-    def _predict(self, new: Tensor) -> None:
-        """Count the correct predictions of what arrives, before the step learns it."""
-        started, pool = perf_counter(), self.method.pool
-        labels = self.method.predict(pool.inputs(new)).argmax(dim=1)
-        self._predicted = (labels == pool.y[new]).sum()
-        self.seconds.evaluate += perf_counter() - started
 
     def _unstored(self, task: Task) -> Samples:
         """Return the last arrival; after an epoch, whose step is 0 again, that is the last one."""

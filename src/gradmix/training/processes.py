@@ -44,9 +44,16 @@ class OtherRanks:
         self._processes: list[BaseProcess] = []
         self._lines: list[Connection] = []  # orders to the ranks, and their reports
         try:
+            context = multiprocessing.get_context("spawn")
             with ctrl_c_waiting():
                 for rank in range(1, len(orders) + 1):
-                    self._start(rank)
+                    line, other_end = context.Pipe()
+                    arguments = (rank, other_end)
+                    process = context.Process(target=_follow_orders, args=arguments, daemon=True)
+                    process.start()
+                    other_end.close()
+                    self._processes.append(process)
+                    self._lines.append(line)
             for line, order in zip(self._lines, orders, strict=True):
                 line.send(order)
         except BrokenPipeError:
@@ -56,15 +63,6 @@ class OtherRanks:
             raise InputError(
                 f"devices is {len(orders) + 1}, but other processes cannot be started: {error}"
             ) from error
-
-    def _start(self, rank: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        line, other_end = context.Pipe()
-        process = context.Process(target=_follow_orders, args=(rank, other_end), daemon=True)
-        process.start()
-        other_end.close()
-        self._processes.append(process)
-        self._lines.append(line)
 
     def watched_during(self, connect: Callable[[], Answer]) -> Answer:
         """Return `connect()`.
@@ -124,23 +122,19 @@ class OtherRanks:
     def reason(self) -> str | None:
         """Return which rank ended and why; None if all live or ended because of another one."""
         until = time.monotonic() + REASON_SECONDS
-        while time.monotonic() < until:
-            rank = self._lost()
-            if rank is not None:
-                return f"rank {rank} ended: {self._why(rank)}"
+        while (rank := self._lost()) is None:
+            if time.monotonic() > until:
+                return None
             wait([process.sentinel for process in self._processes if process.is_alive()], 0.1)
-        return None
-
-    def _why(self, rank: int) -> str:
-        """Return the message of a rank, or what its exit code means."""
         code, line = self._processes[rank - 1].exitcode, self._lines[rank - 1]
-        with suppress(EOFError, OSError):
-            if line.poll():
-                return str(line.recv())
+        why = f"exit code {code}; does the program start under `if __name__ == '__main__':`?"
         if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            return f"{name} (is there enough memory?)" if name == "SIGKILL" else name
-        return f"exit code {code}; does the program start under `if __name__ == '__main__':`?"
+            why = signal.Signals(-code).name
+            why += " (is there enough memory?)" if why == "SIGKILL" else ""
+        with suppress(EOFError, OSError):
+            if line.poll():  # its own message
+                why = str(line.recv())
+        return f"rank {rank} ended: {why}"
 
     def join(self) -> None:
         """Wait for the ranks to end by themselves."""
@@ -178,36 +172,26 @@ def ctrl_c_waiting() -> Iterator[None]:
 
 def _follow_orders(rank: int, orders: Connection) -> None:
     """Call the function that rank 0 sends. A new process begins and ends here."""
-    leave = _Leaving(rank)
-    threading.Thread(target=leave.with_first, daemon=True, name="watch-rank-0").start()
+    first, once = multiprocessing.parent_process(), threading.Lock()
+    assert first is not None
+
+    def leave(seconds: float | None = 1.0) -> None:
+        """End this rank because another one ended; rank 1 says so if rank 0 cannot.
+
+        A normal exit could wait for connections to ranks that are lost.
+        """
+        first.join(seconds)
+        with once:
+            if not first.is_alive() and rank == 1:
+                print(f"rank 0 ended; {RESUME}", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(QUIET)
+
+    threading.Thread(target=leave, args=(None,), daemon=True, name="watch-rank-0").start()
     try:
         orders.recv()()
     except (RankError, EOFError):
-        leave.quietly()
+        leave()
     except Exception as error:  # rank 0 shows it
         kind = "" if isinstance(error, GradMixError) else f"{type(error).__name__}: "
         orders.send(f"{kind}{error}"[:2000])
         os._exit(1)
-
-
-class _Leaving:
-    """Ends a rank at once: a normal exit could wait for connections to ranks that are lost."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank, self._once = rank, threading.Lock()
-        self._first = multiprocessing.parent_process()
-
-    def with_first(self) -> None:
-        """Wait until rank 0 ends, then end this rank."""
-        assert self._first is not None
-        self._first.join()
-        self.quietly()
-
-    def quietly(self) -> None:
-        """End this rank because another one ended; rank 1 says so if rank 0 cannot."""
-        assert self._first is not None
-        self._first.join(1.0)
-        with self._once:
-            if not self._first.is_alive() and self._rank == 1:
-                print(f"rank 0 ended; {RESUME}", file=sys.stderr, flush=True)  # noqa: T201
-            os._exit(QUIET)

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmix.criterion import choose_search, pair_tables
-from gradmix.criterion.many_classes import shortlist
-from gradmix.criterion.many_classes.on_demand import PairsOnDemand
-from gradmix.criterion.many_classes.shortlist import (
+from gradmix.criterion.many_classes import on_demand as module
+from gradmix.criterion.many_classes.on_demand import (
     SHORTLISTS,
     Clusters,
     Linearised,
     Neighbours,
+    PairsOnDemand,
     class_vectors,
     k_means,
 )
@@ -162,13 +162,13 @@ def test_candidates_are_the_best_by_the_linearised_criterion(search, make_case):
 @pytest.mark.parametrize("search", SHORTLISTS)
 def test_a_search_that_does_not_look_at_all_misses_little(search, monkeypatch, make_case):
     needs(search)
-    monkeypatch.setattr(shortlist, "FLAT", 100)
+    monkeypatch.setattr(module, "FLAT", 100)
     sketch = sketch_of(make_case([2] * 400, 16, 0, 0.7, 0.3, True, 0))
     made = Clusters(sketch, wide=64) if search == "clusters" else Neighbours(sketch)
     linear, own = Linearised(sketch), torch.arange(400)
     lam = torch.full((400,), 0.4)
     found = made.candidates(own, lam)
-    assert found.shape == (400, shortlist.SHORTLIST)
+    assert found.shape == (400, module.SHORTLIST)
     products = linear.queries(own, lam) @ linear.keys.T
     lost = products.amax(1) - products.gather(1, found).amax(1)
     assert (lost / products.std(1)).mean() < 0.05

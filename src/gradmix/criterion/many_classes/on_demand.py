@@ -4,20 +4,45 @@ A full table takes time that grows with the cube of the number of classes and me
 with its square. Here S⁻ is computed for the pairs in the batches only, and S* for the classes
 whose partner is replaced. Both costs then grow slightly faster than the number of classes, once
 the logits are computed (docs/performance.md).
+
+S* is the best of a shortlist. The gradient of a mix is close to the mix of the gradients. With this
+approximation
+
+    score(a, b) ≈ λ² u_a + λ(1−λ) (h_a · X_b + h_b · X_a + v_a + v_b) + (1−λ)² u_b
+
+where δ = softmax(z) − y, h = Ḡ_wᵀ δ, v = ḡ_b · δ and u = δ · s. Apart from terms of a alone, this
+is an inner product of a query of a and a key of b (`Linearised`). The best partners are among those
+with the largest products. Two searches find these without computing all K² products:
+
+* "clusters": similar classes have similar partners. The mean query of each of √K clusters finds
+  many candidates, and each class of the cluster chooses among them by its own query.
+* "neighbours": an index of nearest neighbours (faiss) finds them. One more coordinate gives all
+  keys the same length; the largest inner product is then the smallest distance.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from gradmix.criterion.many_classes.shortlist import SHORTLISTS, Clusters, Neighbours
-from gradmix.criterion.many_classes.sketch import Sketch, pair_scores
+from gradmix.criterion.many_classes.sketch import (
+    BLOCK_ELEMENTS,
+    Outputs,
+    Sketch,
+    pair_scores,
+    take,
+)
 from gradmix.errors import UnknownNameError
+
+SHORTLIST = 16
+WIDE = 4096  # candidates of a cluster
+FLAT = 6000  # largest number of classes that the index compares exhaustively
 
 
 class PairsOnDemand:
@@ -28,78 +53,75 @@ class PairsOnDemand:
     ) -> None:
         if search not in SHORTLISTS:
             raise UnknownNameError("search", search, SHORTLISTS)
-        self.sketch, self.ratios = sketch, list(ratios)
+        self.classes = sketch.classes  # (K,)
+        self._sketch, self._ratios = sketch, list(ratios)
         self._search, self._block = search, block
-        self._best = torch.full((len(ratios), len(sketch.classes)), -1, device=sketch.top.device)
+        device = sketch.top.device
+        self._lam = torch.tensor(self._ratios, dtype=torch.float64, device=device)
+        self._best = torch.full((len(ratios), len(sketch.classes)), -1, device=device)
         self._asked = self._negative = 0
 
     @cached_property
     def _shortlist(self) -> Clusters | Neighbours:
-        return SHORTLISTS[self._search](self.sketch)
+        return SHORTLISTS[self._search](self._sketch)
 
     @property
     def negative_rate(self) -> float:
         """The share in S⁻ of the pairs asked for; 0 before the first."""
         return self._negative / max(self._asked, 1)
 
-    def score(self, own: Tensor, other: Tensor, lam: Tensor) -> Tensor:
-        """Return the scores of class pairs, given as positions among the classes."""
-        return pair_scores(self.sketch, own, other, lam, self._block)
-
     @property
     def number(self) -> int:
         """The number of mixing ratios."""
-        return len(self.ratios)
+        return len(self._ratios)
 
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""
-        own, other = (torch.searchsorted(self.sketch.classes, labels) for labels in (y, partner_y))
-        table = which.expand_as(own)
-        return self.negative(table.flatten(), own.flatten(), other.flatten()).view_as(own)
+        own, other = (torch.searchsorted(self.classes, labels) for labels in (y, partner_y))
+        return self.negative(which.expand_as(own), own, other)
 
     def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
         """The label S* of each label where `wanted`, (S, B); elsewhere the label itself."""
-        own = torch.searchsorted(self.sketch.classes, y[wanted])
+        own = torch.searchsorted(self.classes, y[wanted])
         result = y.clone()
-        result[wanted] = self.sketch.classes[self.optimal(which.expand_as(y)[wanted], own)]
+        result[wanted] = self.classes[self.optimal(which.expand_as(y)[wanted], own)]
         return result
 
     def negative(self, table: Tensor, own: Tensor, other: Tensor) -> Tensor:
         """Whether pairs of positions are in S⁻ at the given ratios; each pair is scored once."""
-        number = len(self.sketch.classes)
+        number = len(self.classes)
         pairs, back = ((table * number + own) * number + other).unique(return_inverse=True)
-        first, other = pairs // number, pairs % number
-        harmful = self.score(first % number, other, self._ratios(first // number)) < 0
+        first, second = pairs // number, pairs % number
+        harmful = self.score(first // number, first % number, second) < 0
         self._asked += len(pairs)
         self._negative += int(harmful.sum())
         return harmful[back]
 
     def optimal(self, table: Tensor, own: Tensor) -> Tensor:
         """Return the position of the best partner of each class; each class is searched once."""
-        number = len(self.sketch.classes)
+        number = len(self.classes)
         wanted = (table * number + own).unique()
         wanted = wanted[self._best.flatten()[wanted] < 0]
         if len(wanted):
-            self._best.view(-1)[wanted] = self._find(wanted // number, wanted % number)
+            at, first = wanted // number, wanted % number
+            others = self._shortlist.candidates(first, self._lam[at])  # (N, shortlist)
+            there = others >= 0
+            rows = there.nonzero()[:, 0]
+            scores = self._sketch.embeddings.new_full(others.shape, -torch.inf)
+            scores[there] = self.score(at[rows], first[rows], others[there])
+            best = others.gather(1, scores.argmax(1, keepdim=True))
+            self._best.view(-1)[wanted] = best.squeeze(1)
         return self._best[table, own]
 
-    def _find(self, table: Tensor, own: Tensor) -> Tensor:
-        lam = self._ratios(table)
-        others = self._shortlist.candidates(own, lam)
-        there = others >= 0
-        rows = there.nonzero()[:, 0]
-        scores = torch.full(others.shape, -torch.inf, device=own.device).to(self.sketch.embeddings)
-        scores[there] = self.score(own[rows], others[there], lam[rows])
-        return others.gather(1, scores.argmax(1, keepdim=True)).squeeze(1)
-
-    def _ratios(self, table: Tensor) -> Tensor:
-        return torch.tensor(self.ratios, dtype=torch.float64, device=table.device)[table]
+    def score(self, table: Tensor, own: Tensor, other: Tensor) -> Tensor:
+        """Return the scores of class pairs, given as positions, at the given ratios."""
+        return pair_scores(self._sketch, own, other, self._lam[table], self._block)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything except the shortlist, which is rebuilt."""
         return {
-            "sketch": self.sketch._asdict(),
-            "ratios": self.ratios,
+            "sketch": self._sketch._asdict(),
+            "ratios": self._ratios,
             "search": self._search,
             "best": self._best.clone(),
             "asked": [self._asked, self._negative],
@@ -112,3 +134,159 @@ class PairsOnDemand:
         pairs._best = state["best"].clone()
         pairs._asked, pairs._negative = state["asked"]
         return pairs
+
+
+# --- shortlists ---------------------------------------------------------------------------------
+
+
+class ClassVectors(NamedTuple):
+    """Means over the exemplars of each class."""
+
+    X: Tensor  # (K, d)
+    h: Tensor  # (K, d)
+    v: Tensor  # (K,)
+    u: Tensor  # (K,)
+
+
+def class_vectors(sketch: Sketch) -> ClassVectors:
+    """Return the vectors of every class in a sketch; the sketch estimates the softmax."""
+    position = torch.repeat_interleave(sketch.counts)
+    width = 2 * sketch.top.shape[1] * sketch.embeddings.shape[1] + 4 * len(sketch.tail)
+    every = torch.arange(len(position), device=position.device)
+    outputs, samples, bias = Outputs(sketch), sketch.embeddings, sketch.biases[:, 1]
+    h, v = torch.empty_like(samples), samples.new_empty(len(samples))
+    u = torch.empty_like(v)
+    for index in every.split(max(1, BLOCK_ELEMENTS // width)):
+        # Write into one tensor: many small results between large blocks would fragment memory.
+        X, top = samples[index], sketch.top[position[index]]
+        z, s = (values.squeeze(1) for values in outputs.at(top, X[:, None]))
+        weights = outputs.log_weights(top, torch.zeros_like(top), top.shape[1])
+        delta = (z + weights.to(z)).softmax(1)
+        delta[:, 0] -= 1  # its own label
+        on_top, on_tail = delta.split([top.shape[1], len(sketch.tail)], 1)
+        h_top = (on_top[:, None] @ take(sketch.rows, top)[:, :, 1]).squeeze(1)
+        h[index] = h_top + on_tail @ sketch.rows[sketch.tail, 1]
+        v[index] = (on_top * bias[top]).sum(1) + on_tail @ bias[sketch.tail]
+        u[index] = (delta * s).sum(1)
+
+    def mean(values: Tensor) -> Tensor:
+        total = values.new_zeros(len(sketch.classes), *values.shape[1:])
+        total.index_add_(0, position, values)
+        return total / sketch.counts.view(-1, *(1,) * (values.ndim - 1))
+
+    return ClassVectors(*(mean(values) for values in (samples, h, v, u)))
+
+
+class Linearised:
+    """The linearised criterion of the classes in a sketch, as queries and keys."""
+
+    def __init__(self, sketch: Sketch) -> None:
+        X, h, v, u = class_vectors(sketch)
+        self.keys = torch.cat([h, X, v[:, None], u[:, None]], 1)
+        self._own = torch.cat([X, h, torch.ones_like(v)[:, None]], 1)
+
+    def queries(self, own: Tensor, lam: Tensor | float) -> Tensor:
+        """Return queries of the classes at `own`, (N, 2 d + 2), to multiply with the keys."""
+        ratio = torch.as_tensor(lam).to(self.keys).expand(len(own))[:, None]
+        return torch.cat([ratio * self._own[own], 1 - ratio], 1)
+
+    def every(self, lam: float) -> Tensor:
+        """Return the queries of all classes, (K, 2 d + 2)."""
+        return self.queries(torch.arange(len(self.keys), device=self.keys.device), lam)
+
+
+class Clusters:
+    """Finds candidates among those that suit a whole cluster of classes."""
+
+    def __init__(self, sketch: Sketch, size: int = SHORTLIST, wide: int = WIDE) -> None:
+        self._linear = linear = Linearised(sketch)
+        self._wide, self._size = (min(number, len(linear.keys)) for number in (wide, size))
+        d = sketch.embeddings.shape[1]
+        h, X = linear.keys[:, :d], linear.keys[:, d : 2 * d]
+        norms = [max(float(part.norm(dim=1).mean()), 1e-30) for part in (h, X)]
+        points = torch.cat([h / norms[0], X / norms[1]], 1)
+        self._cluster = k_means(points, max(1, int(len(points) ** 0.5)))
+        self._shared: dict[float, Tensor] = {}
+
+    def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
+        """Return positions of candidates for the classes at `own`, (N, shortlist)."""
+        result = own.new_empty(len(own), self._size)
+        for ratio in lam.unique().tolist():
+            if ratio not in self._shared:
+                self._shared[ratio] = self._of_clusters(ratio)
+            rows = (lam == ratio).nonzero().squeeze(1)
+            rows = rows[self._cluster[own[rows]].argsort(stable=True)]
+            sizes = self._cluster[own[rows]].bincount(minlength=len(self._shared[ratio]))
+            for group, shared in zip(rows.split(sizes.tolist()), self._shared[ratio], strict=True):
+                for part in group.split(BLOCK_ELEMENTS // self._wide):
+                    scores = self._linear.queries(own[part], ratio) @ self._linear.keys[shared].T
+                    result[part] = shared[scores.topk(self._size, dim=1).indices]
+        return result
+
+    def _of_clusters(self, lam: float) -> Tensor:
+        """Return the candidates of each cluster, (clusters, wide)."""
+        keys, sizes = self._linear.keys, self._cluster.bincount()
+        total = keys.new_zeros(len(sizes), keys.shape[1])
+        total.index_add_(0, self._cluster, self._linear.every(lam))
+        parts = (total / sizes[:, None]).split(max(1, BLOCK_ELEMENTS // len(keys)))
+        return torch.cat([(part @ keys.T).topk(self._wide, dim=1).indices for part in parts])
+
+
+class Neighbours:
+    """Finds candidates with faiss's index of nearest neighbours."""
+
+    def __init__(self, sketch: Sketch, size: int = SHORTLIST) -> None:
+        faiss: Any = importlib.import_module("faiss")
+        self._linear = linear = Linearised(sketch)
+        self._size = min(size, len(linear.keys))
+        # Scale the columns of queries to one size and the keys inversely; products stay the same.
+        self._scale = linear.every(0.5).pow(2).mean(0).sqrt().clamp(min=1e-20)
+        keys = linear.keys * self._scale
+        keys = keys / keys.norm(dim=1).amax().clamp(min=1e-20)
+        rest = (1 - keys.pow(2).sum(1)).clamp(min=0).sqrt()
+        points = torch.cat([keys, rest[:, None]], 1).float().cpu().numpy()
+        faiss.omp_set_num_threads(torch.get_num_threads())
+        self._index = faiss.IndexFlatL2(points.shape[1])
+        if len(points) > FLAT:
+            lists = int(2 * len(points) ** 0.5)
+            self._index = faiss.IndexIVFFlat(self._index, points.shape[1], lists)
+            self._index.cp.niter = 5
+            self._index.cp.max_points_per_centroid = 64
+            self._index.cp.seed = 0
+            self._index.nprobe = max(8, lists // 16)
+            self._index.train(points)
+        self._index.add(points)
+
+    def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
+        """Return positions of candidates for the classes at `own`, (N, shortlist); -1 for none."""
+        queries = F.normalize(self._linear.queries(own, lam) / self._scale, dim=1)
+        points = F.pad(queries, (0, 1)).float().cpu().numpy()
+        return torch.from_numpy(self._index.search(points, self._size)[1]).to(own.device)
+
+
+def k_means(points: Tensor, number: int, rounds: int = 5) -> Tensor:
+    """Return the cluster of every point, (n,), by Lloyd's algorithm from evenly spaced points.
+
+    The start is deterministic, because clusters only guide a search. Empty clusters are dropped.
+    """
+    centres = points[torch.linspace(0, len(points) - 1, number, device=points.device).long()]
+    for _ in range(rounds):
+        nearest = _nearest(points, centres)
+        counts = nearest.bincount(minlength=number)
+        total = torch.zeros_like(centres).index_add_(0, nearest, points)
+        centres = torch.where(counts[:, None] > 0, total / counts.clamp(min=1)[:, None], centres)
+    cluster: Tensor = _nearest(points, centres).unique(return_inverse=True)[1]
+    return cluster
+
+
+def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+    """Return the centre nearest to each point, (n,)."""
+    half = centres.pow(2).sum(1) / 2
+    step = max(1, BLOCK_ELEMENTS // len(centres))
+    return torch.cat([(half - part @ centres.T).argmin(1) for part in points.split(step)])
+
+
+SHORTLISTS: dict[str, type[Clusters] | type[Neighbours]] = {
+    "clusters": Clusters,
+    "neighbours": Neighbours,
+}

@@ -49,8 +49,6 @@ def logits_pass(
     weights: Tensor,
     top: int,
     block: int | None = None,
-    *,
-    fixed_bias: bool = False,
 ) -> tuple[HeadGradient, Tensor]:
     """Return ḡ_buf and the favourite outputs of every class, (K, T).
 
@@ -63,7 +61,6 @@ def logits_pass(
         weights: Weight of each exemplar in ḡ_buf, (n,).
         top: Number of favourite outputs T.
         block: Numbers computed at once.
-        fixed_bias: See `make_sketch`.
     """
     block = BLOCK_ELEMENTS if block is None else block
     classes, counts = labels.unique_consecutive(return_counts=True)
@@ -83,8 +80,7 @@ def logits_pass(
         delta.mul_(weights[start:end, None])
         gradient.addmm_(delta.T, x)
         bias += delta.sum(0)
-    trained = head.bias is not None and not fixed_bias
-    return HeadGradient(gradient, bias if trained else None), favourites
+    return HeadGradient(gradient, None if head.bias is None else bias), favourites
 
 
 def _blocks_of_classes(counts: Tensor, samples: int) -> list[tuple[int, int, int, int]]:
@@ -131,73 +127,46 @@ def make_sketch(
     """
     order = labels.argsort(stable=True)
     embeddings, labels, weights = embeddings[order], labels[order], weights[order]
-    gradient, favourites = logits_pass(
-        embeddings, labels, head, weights, top, block, fixed_bias=fixed_bias
-    )
-    return describe(
-        embeddings,
-        labels,
-        head,
-        gradient,
-        favourites,
-        all_pairs=all_pairs,
-        most=most,
-        tail=tail,
-        generator=generator,
-    )
-
-
-def describe(
-    embeddings: Tensor,
-    labels: Tensor,
-    head: LinearHead,
-    gradient: HeadGradient,
-    favourites: Tensor,
-    *,
-    all_pairs: bool = False,
-    most: int = MOST_EXEMPLARS,
-    tail: int = TAIL,
-    generator: torch.Generator | None = None,
-) -> Sketch:
-    """Return the sketch of exemplars, sorted by label, from the results of `logits_pass`."""
+    gradient, favourites = logits_pass(embeddings, labels, head, weights, top, block)
     classes, counts = labels.unique_consecutive(return_counts=True)
     rank = torch.arange(len(labels), device=labels.device)
     rank -= torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-    embeddings, labels = embeddings[rank < most], labels[rank < most]
-    counts = counts.clamp(max=most)
+    embeddings, counts = embeddings[rank < most], counts.clamp(max=most)
     rows = torch.stack([head.weight, gradient.weight], 1)
     zero = torch.zeros_like(head.weight[:, 0])
-    biases = torch.stack([zero if b is None else b for b in (head.bias, gradient.bias)], 1)
-    device, outputs = labels.device, len(head.weight)
-    drawn = torch.randperm(outputs, generator=generator, device=device)[:tail].sort().values
-    left, right = _class_positions(counts, all_pairs)
+    trained = None if fixed_bias else gradient.bias
+    biases = torch.stack([zero if b is None else b for b in (head.bias, trained)], 1)
+    outputs = torch.randperm(len(head.weight), generator=generator, device=labels.device)
+    drawn = outputs[:tail].sort().values
+    # Sample pair k has exemplar `left` of a first class and `right` of a second. Entries beyond a
+    # class's count repeat earlier ones.
+    start, largest = (counts.cumsum(0) - counts)[:, None], int(counts.max())
+    k = torch.arange(largest, device=counts.device)
+    first, second = (k.repeat_interleave(largest), k.repeat(largest)) if all_pairs else (k, k + 1)
+    left, right = (start + each % counts[:, None] for each in (first, second))  # (K, M)
     return Sketch(classes, counts, left, right, embeddings, rows, biases, favourites, drawn)
 
 
-def _class_positions(counts: Tensor, all_pairs: bool) -> tuple[Tensor, Tensor]:
-    """Return the exemplar of each class in sample pair k, as first and as second, both (K, M).
-
-    Samples are sorted by class; `counts` (K,) says how many each class has. Entries beyond a
-    class's count repeat earlier ones.
-    """
-    start, most = (counts.cumsum(0) - counts)[:, None], int(counts.max())
-    each = torch.arange(most, device=counts.device)
-    first, second = (
-        (each.repeat_interleave(most), each.repeat(most)) if all_pairs else (each, each + 1)
-    )
-    return start + first % counts[:, None], start + second % counts[:, None]
-
-
 class Outputs:
-    """Computes logits and projections at the favourites and at the sample of outputs."""
+    """The outputs at which a sketch is evaluated: some favourites, and the sample of all outputs.
+
+    Args:
+        sketch: The sketch.
+    """
 
     def __init__(self, sketch: Sketch) -> None:
-        self._rows, self._biases = sketch.rows, sketch.biases
+        self._rows, self._biases, self._size = sketch.rows, sketch.biases, len(sketch.tail)
         self._tail = take(sketch.rows, sketch.tail).transpose(0, 1).flatten(0, 1)  # (2 R, d)
         self._tail_bias = sketch.biases[sketch.tail].T.flatten()
+        # (C,) the position of each output in the sample; the sample's size if absent
+        self._place = torch.full((len(sketch.rows),), self._size, device=sketch.tail.device)
+        self._place[sketch.tail] = torch.arange(self._size, device=sketch.tail.device)
 
     def at(self, top: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both for X (P, M, d), at favourites `top` (P, T) and the sample: (P, M, T + R)."""
+        """Return logits and projections of X (P, M, d) at `top` (P, T) and the sample.
+
+        Both are (P, M, T + R).
+        """
         rows = take(self._rows, top).flatten(1, 2)  # (P, 2 T, d)
         on_top = (X @ rows.mT).unflatten(2, (-1, 2)) + take(self._biases, top)[:, None]
         flat = torch.addmm(self._tail_bias, X.flatten(0, 1), self._tail.T)
@@ -207,6 +176,20 @@ class Outputs:
         )
         return logits, projections
 
+    def log_weights(self, top: Tensor, of_top: Tensor, distinct: Tensor | int) -> Tensor:
+        """Return the log of how many outputs each column stands for, (P, T + R); -inf for none.
+
+        Args:
+            top: The favourites, (P, T).
+            of_top: The log weights of the favourites, (P, T).
+            distinct: How many different favourites each row has.
+        """
+        named = torch.zeros(len(top), self._size + 1, dtype=torch.bool, device=top.device)
+        free = ~named.scatter_(1, self._place[top], True)[:, : self._size]
+        left_out = len(self._rows) - distinct
+        weight = (left_out / free.sum(1, keepdim=True).clamp(min=1)).log()
+        return torch.cat([of_top, torch.where(free, weight, -torch.inf)], 1)
+
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
     """Return rows[index]; plain indexing is much slower for long rows."""
@@ -215,11 +198,7 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
 
 
 def pair_scores(
-    sketch: Sketch,
-    own: Tensor,
-    other: Tensor,
-    lam: Tensor,
-    block: int | None = None,
+    sketch: Sketch, own: Tensor, other: Tensor, lam: Tensor, block: int | None = None
 ) -> Tensor:
     """Return the scores of class pairs, given as positions in `sketch.classes`, (P,).
 
@@ -228,62 +207,35 @@ def pair_scores(
     block = BLOCK_ELEMENTS if block is None else block
     (tops, pairs), d = (sketch.top.shape[1], sketch.left.shape[1]), sketch.embeddings.shape[1]
     step = max(1, block // max(4 * tops * d, 4 * pairs * (2 * tops + len(sketch.tail))))
-    place, outputs = places_in_tail(sketch), Outputs(sketch)
-    scores = sketch.embeddings.new_empty(len(own))
+    outputs, scores = Outputs(sketch), sketch.embeddings.new_empty(len(own))
     for part in range(0, len(own), step):
         some = slice(part, part + step)
-        scores[some] = _pair_scores(sketch, outputs, own[some], other[some], lam[some], place)
+        scores[some] = _pair_scores(sketch, outputs, own[some], other[some], lam[some])
     return scores
 
 
 def _pair_scores(
-    sketch: Sketch, outputs: Outputs, own: Tensor, other: Tensor, lam: Tensor, place: Tensor
+    sketch: Sketch, outputs: Outputs, own: Tensor, other: Tensor, lam: Tensor
 ) -> Tensor:
     i, j = sketch.left[own], sketch.right[other]  # (P, M)
     ratio = lam.to(sketch.embeddings)[:, None, None]
     mixed = torch.lerp(take(sketch.embeddings, j), take(sketch.embeddings, i), ratio)
     top_own, top_other = sketch.top[own], sketch.top[other]
-    z, s = outputs.at(torch.cat([top_own, top_other], 1), mixed)  # (P, M, 2 T + R)
-    p = (z + _log_weights(sketch, top_own, top_other, place)[:, None].to(z)).softmax(2)
-    ratio = ratio[..., 0]
-    tops = sketch.top.shape[1]
-    scores = (p * s).sum(2) - (ratio * s[..., 0] + (1 - ratio) * s[..., tops])
-    used = _used(sketch, own, other)
-    return torch.where(used, scores, 0).sum(1) / used.sum(1)
-
-
-def _log_weights(sketch: Sketch, top_own: Tensor, top_other: Tensor, place: Tensor) -> Tensor:
-    """Return the log of how many outputs each column stands for, (P, 2 T + R); -inf if repeated."""
-    outputs, size = len(sketch.rows), len(sketch.tail)
+    tops = top_own.shape[1]
+    # Favourites of both classes count once.
     ordered = top_own.sort(1).values
-    nearest = torch.searchsorted(ordered, top_other).clamp(max=ordered.shape[1] - 1)
+    nearest = torch.searchsorted(ordered, top_other).clamp(max=tops - 1)
     twice = ordered.gather(1, nearest) == top_other
-    tops = torch.cat([torch.zeros_like(top_own), torch.where(twice, -torch.inf, 0.0)], 1)
-    free = ~named_in_tail(place[torch.cat([top_own, top_other], 1)], size)
-    left_out = outputs - top_own.shape[1] - (~twice).sum(1)
-    weight = (left_out.double() / free.sum(1).clamp(min=1)).log()[:, None]
-    return torch.cat([tops, torch.where(free, weight, -torch.inf)], 1)
-
-
-def places_in_tail(sketch: Sketch) -> Tensor:
-    """Return the position of each output in the sample, (C,); the sample's size if absent."""
-    size, device = len(sketch.tail), sketch.tail.device
-    place = torch.full((len(sketch.rows),), size, device=device)
-    place[sketch.tail] = torch.arange(size, device=device)
-    return place
-
-
-def named_in_tail(places: Tensor, size: int) -> Tensor:
-    """Return which members of the sample each row of positions names, (P, R)."""
-    named = torch.zeros(len(places), size + 1, dtype=torch.bool, device=places.device)
-    return named.scatter_(1, places, True)[:, :size]
-
-
-def _used(sketch: Sketch, own: Tensor, other: Tensor) -> Tensor:
-    """Return which of the M sample pairs belong to each class pair, (P, M)."""
-    pairs, most = sketch.left.shape[1], int(sketch.counts.max())
+    of_top = torch.cat([torch.zeros_like(top_own), torch.where(twice, -torch.inf, 0.0)], 1)
+    top, distinct = torch.cat([top_own, top_other], 1), tops + (~twice).sum(1, keepdim=True)
+    z, s = outputs.at(top, mixed)  # (P, M, 2 T + R)
+    p = (z + outputs.log_weights(top, of_top, distinct.double())[:, None].to(z)).softmax(2)
+    ratio = ratio[..., 0]
+    scores = (p * s).sum(2) - (ratio * s[..., 0] + (1 - ratio) * s[..., tops])
+    # Which of the M sample pairs belong to each class pair, (P, M).
+    pairs, largest = sketch.left.shape[1], int(sketch.counts.max())
     k = torch.arange(pairs, device=own.device)
     a, b = sketch.counts[own, None], sketch.counts[other, None]
-    if pairs == most:  # one to one
-        return k < torch.maximum(a, b)
-    return (k // most < a) & (k % most < b)
+    one_to_one = pairs == largest
+    used = k < torch.maximum(a, b) if one_to_one else (k // largest < a) & (k % largest < b)
+    return torch.where(used, scores, 0).sum(1) / used.sum(1)

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from gradmix.errors import FileError, FileInUseError, GradMixError
-from gradmix.files import lock, locked
+from gradmix.files import atomic_write as lock
+from gradmix.files import locked
 from gradmix.runs.store import locked_in, try_to_lock
 
 fcntl = pytest.importorskip("fcntl")

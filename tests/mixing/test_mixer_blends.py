@@ -7,14 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmix.errors import InputError
-from gradmix.mixing.blends import (
-    Box,
-    cutmix,
-    draw_box,
-    linear,
-    manifold_from_outside,
-    manifold_in_batch,
-)
+from gradmix.mixing.mixer import cutmix, linear, manifold
+from gradmix.mixing.plan import Box, draw_box
 from gradmix.models import MLP
 
 
@@ -151,14 +145,14 @@ def test_manifold_in_batch_is_a_mix_of_hidden_states(at):
     model, x, rows, lam = MLP(6, 4, (5, 3)), random(4, 6), torch.tensor([2, 0, 1, 3]), 0.3
     h = states(model, x, at)
     expected = rest(model, lam * h + (1 - lam) * h[rows], at)
-    torch.testing.assert_close(model(x, manifold_in_batch(rows, lam), at), expected)
+    torch.testing.assert_close(model(x, manifold(lam, rows), at), expected)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_manifold_from_outside_is_the_same_with_the_partners_own_forward_pass(at):
     model, x, partners, lam = MLP(6, 4, (5, 3)), random(4, 6), random(4, 6, seed=1), 0.3
     h = lam * states(model, x, at) + (1 - lam) * states(model, partners, at)
-    logits = model(torch.cat([x, partners]), manifold_from_outside(lam), at)
+    logits = model(torch.cat([x, partners]), manifold(lam), at)
     assert logits.shape == (4, 4)
     torch.testing.assert_close(logits, rest(model, h, at))
 
@@ -166,13 +160,13 @@ def test_manifold_from_outside_is_the_same_with_the_partners_own_forward_pass(at
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_manifold_both_ways_agree_and_a_ratio_of_one_is_no_mix(at):
     model, x, rows = MLP(6, 4, (5, 3)), random(4, 6), torch.tensor([2, 0, 1, 3])
-    inside = model(x, manifold_in_batch(rows, 0.3), at)
-    outside = model(torch.cat([x, x[rows]]), manifold_from_outside(0.3), at)
+    inside = model(x, manifold(0.3, rows), at)
+    outside = model(torch.cat([x, x[rows]]), manifold(0.3), at)
     torch.testing.assert_close(inside, outside)
-    torch.testing.assert_close(model(x, manifold_in_batch(rows, 1.0), at), model(x))
+    torch.testing.assert_close(model(x, manifold(1.0, rows), at), model(x))
 
 
 def test_manifold_at_the_input_is_mixup():
     x, rows = random(4, 6), torch.tensor([2, 0, 1, 3])
-    mixed = manifold_in_batch(rows, 0.3)(x)
+    mixed = manifold(0.3, rows)(x)
     torch.testing.assert_close(mixed, linear(x, x[rows], 0.3))

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmix.mixing import RECIPES
-from gradmix.mixing.blends import KAPPA, remix
 from gradmix.mixing.mixer import soft_targets
+from gradmix.mixing.plan import KAPPA, remix
 
 COUNTS = torch.tensor([30, 10, 11, 0, 300])
 

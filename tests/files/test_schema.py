@@ -5,7 +5,7 @@ import os
 import pytest
 
 from gradmix.errors import FileError
-from gradmix.files.json_file import MOST_CONTAINERS, parse_json, read_bytes, read_json
+from gradmix.files.schema import MOST_CONTAINERS, parse_json, read_bytes, read_json
 
 
 @pytest.mark.parametrize(
