@@ -10,7 +10,7 @@ from gradmix.paper.pages import write_page
 from gradmix.paper.reproductions import find_reproduction
 from gradmix.paper.tables import FilledTable, fill_tables, printable
 from gradmix.runs.comparisons import Cell
-from gradmix.runs.statistics import summarize
+from gradmix.runs.measures import summarize
 from gradmix.runs.tables import Table
 
 ACCURACIES = {("none", 0): 0.9, ("none", 1): 0.92, ("gradmix+", 0): 0.95, ("mixup", 0): 0.8}

@@ -15,7 +15,7 @@ from gradmix.report.tables import (
     versions_table,
 )
 from gradmix.runs.comparisons import compare_groups, difference_to
-from gradmix.runs.statistics import Summary
+from gradmix.runs.measures import Summary
 
 
 def body(html):

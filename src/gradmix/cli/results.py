@@ -185,7 +185,7 @@ def _check_names(
 ) -> None:
     """Refuse settings and values that no result has."""
     from gradmix.runs.comparisons import parse_against
-    from gradmix.runs.labels import show_setting
+    from gradmix.runs.groups import show_setting
 
     settings = {name for result in everything for name in result.config}
     if across not in settings:
@@ -201,7 +201,7 @@ def _print(
     form: str, table: Callable[[], TextTable], records: Callable[[], list[dict[str, Any]]]
 ) -> None:
     """Print the table, or the records for CSV and JSON."""
-    from gradmix.runs.writers import to_csv, to_latex, to_markdown
+    from gradmix.runs.tables import to_csv, to_latex, to_markdown
 
     if form == "table":
         show_results(table())

@@ -40,7 +40,6 @@ from gradmix.cli.terminal import (
     showing_progress,
 )
 from gradmix.errors import FileInUseError
-from gradmix.runs.statistics import summarize
 
 if TYPE_CHECKING:
     from gradmix.runs.config import RunConfig
@@ -162,7 +161,7 @@ def _run_together(
 ) -> tuple[list[RunResult], bool]:
     """Do as `run_all` does, on several devices; ranks other than 0 show nothing and exit."""
     from gradmix.plugins import registered
-    from gradmix.runs.together import follow_runs, one_device
+    from gradmix.runs.run import follow_runs, one_device
     from gradmix.training.launch import open_job
 
     device, precision = one_device(configs)
@@ -190,7 +189,7 @@ def _run_one(
     with showing_progress() as progress:
         observe = follow(progress, config, every_task=store is not None)
         on_photo = photo_counter(progress) if config.frozen else None
-        training = prepare_run(config, on_photo, job)  # impossible runs write nothing
+        training = prepare_run(config, job=job, on_photo=on_photo)  # impossible runs write nothing
         if store is None:
             return train(config, training, observe)
         store.create().tidy()
@@ -241,4 +240,6 @@ def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
 
 
 def _metric_text(values: Sequence[float]) -> str:
+    from gradmix.runs.measures import summarize
+
     return f"{values[0]:.3f}" if len(values) == 1 else summarize(values).text()

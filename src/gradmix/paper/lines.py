@@ -10,7 +10,7 @@ from gradmix.errors import UnknownNameError
 from gradmix.paper.numbers import Setting
 from gradmix.runs.comparisons import uses_gradients
 from gradmix.runs.config import CONTROL_PARTNERS, RunConfig, config_for, controls_of
-from gradmix.runs.labels import display, format_setting
+from gradmix.runs.groups import display, format_setting
 
 LABELS = {
     "none": "",

@@ -19,7 +19,7 @@ from gradmix.methods.capabilities import read_options
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.runs.config import config_for
 from gradmix.runs.groups import current_settings
-from gradmix.runs.statistics import Summary
+from gradmix.runs.measures import Summary
 from gradmix.settings import MixSettings
 
 ACCURACY = "average accuracy"

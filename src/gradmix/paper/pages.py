@@ -22,7 +22,7 @@ from gradmix.paper.lines import SMALL_EPOCHS, configs_of
 from gradmix.paper.reproductions import Reproduction, select_lines
 from gradmix.paper.tables import FilledTable, Find, fill_tables, printable
 from gradmix.runs.config import RunConfig
-from gradmix.runs.writers import to_markdown
+from gradmix.runs.tables import to_markdown
 
 SMALL = (
     f"Small scale: narrow networks and at most {SMALL_EPOCHS} epochs per task. "

@@ -10,10 +10,9 @@ from gradmix.paper.numbers import ACCURACY, Setting, paper_accuracy, paper_table
 from gradmix.paper.reproductions import Chart, Panel, Reproduction
 from gradmix.runs.comparisons import Cell, compare
 from gradmix.runs.config import RunConfig, controls_of
-from gradmix.runs.groups import Group, capability_note
-from gradmix.runs.labels import display
+from gradmix.runs.groups import Group, capability_note, display
+from gradmix.runs.measures import Summary
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Summary
 from gradmix.runs.tables import Table, TableRow
 
 MAX_COLUMNS = 4

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from gradmix.paper.numbers import paper_accuracy
 from gradmix.report.rows import Row, by_data, other_mixes
 from gradmix.runs import measures
-from gradmix.runs.labels import display
+from gradmix.runs.groups import display
+from gradmix.runs.measures import Summary, summarize
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Summary, summarize_each
 
 METRICS = (
     "average_accuracy",
@@ -194,7 +194,7 @@ def class_accuracy(row: Row, axis: ClassAxis) -> list[list[Summary]]:
     """Return the accuracy on every class (or task) learned so far, after each task."""
     tables = [axis.accuracy_of(result) for result in row.results]
     return [
-        summarize_each([table[task][:number] for table in tables])
+        [summarize([table[task][place] for table in tables]) for place in range(number)]
         for task, number in enumerate(axis.seen)
     ]
 

@@ -15,9 +15,8 @@ from gradmix.runs.comparisons import (
     difference_to,
     quality,
 )
-from gradmix.runs.groups import OF_THE_METHOD, OF_THE_MIX
-from gradmix.runs.labels import display
-from gradmix.runs.statistics import number
+from gradmix.runs.groups import OF_THE_METHOD, OF_THE_MIX, display
+from gradmix.runs.measures import number
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:

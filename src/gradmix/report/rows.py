@@ -7,8 +7,15 @@ from dataclasses import dataclass, replace
 
 from gradmix.errors import InputError
 from gradmix.runs.comparisons import uses_gradients
-from gradmix.runs.groups import Group, differing, group_results, grouped, in_order
-from gradmix.runs.labels import display, format_setting
+from gradmix.runs.groups import (
+    Group,
+    differing,
+    display,
+    format_setting,
+    group_results,
+    grouped,
+    in_order,
+)
 from gradmix.runs.results import RunResult
 
 COLOURED = (

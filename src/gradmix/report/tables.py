@@ -12,8 +12,7 @@ from gradmix.report.html import to_description_list, to_html
 from gradmix.report.rows import IDENTITY, Row, by_data, by_method
 from gradmix.runs import measures, tables
 from gradmix.runs.comparisons import Cell, compare
-from gradmix.runs.groups import capability_note, differing
-from gradmix.runs.labels import display, show_setting
+from gradmix.runs.groups import capability_note, differing, display, show_setting
 from gradmix.runs.results import RunResult
 from gradmix.runs.tables import Table, TableRow, TextCell, TextTable
 

@@ -33,7 +33,6 @@ from gradmix.runs._schemas import (
     FORMAT,
     SCHEMA_VERSION,
     Count,
-    Marker,
     Share,
     Text,
     check_config,
@@ -145,7 +144,7 @@ class ResultStore:
         self.path = Path(path)
         marker = self.path / MARKER
         if os.path.lexists(marker):
-            validate(Marker, read_versioned(marker), marker)
+            read_versioned(marker)
 
     def create(self) -> ResultStore:
         """Make the folder and return the store.
@@ -217,11 +216,14 @@ class ResultStore:
     def save_failure(self, config: RunConfig, error: BaseException) -> FailedRun:
         """Record the error in which a run ended, and return the record."""
         settings = config.to_json()
+        trace = "".join(traceback.format_exception(error))
+        for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
+            trace = trace.replace(os.path.join(folder, ""), "")
         failure = FailedRun(
             config=settings,
             error=type(error).__name__,
             message=_encodable(str(error))[:MOST_TEXT],
-            traceback=_encodable(_short_traceback(error))[-MOST_TEXT:],
+            traceback=_encodable(trace)[-MOST_TEXT:],
             protocol_version=protocol_version(settings),
         )
         path = self._failed(self.path_of(config).name)
@@ -270,7 +272,8 @@ class ResultStore:
             for file in (path, self.path / name, self._failed(name)):
                 remove_leftovers(file)
             checkpoint = self.path / f"{path.name}{CHECKPOINT}"
-            remove_stale_lock(checkpoint)
+            with suppress(FileInUseError), locked(checkpoint):
+                pass  # this removes the lock file of a process that died
             if (self.path / name).exists():  # the process died just before it removed this
                 _forget(checkpoint)
             remove_leftovers(checkpoint)
@@ -305,14 +308,6 @@ def _encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _short_traceback(error: BaseException) -> str:
-    """Return the traceback without the folders of this machine."""
-    text = "".join(traceback.format_exception(error))
-    for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
-        text = text.replace(os.path.join(folder, ""), "")
-    return text
-
-
 def try_to_lock(path: Path) -> RunLock | None:
     """Return the lock of the run with this progress file; None while another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -320,12 +315,6 @@ def try_to_lock(path: Path) -> RunLock | None:
         return RunLock(path)
     except FileInUseError:
         return None
-
-
-def remove_stale_lock(path: Path) -> None:
-    """Remove the lock file of a process that died while it wrote the file at `path`."""
-    with suppress(FileInUseError), locked(path):
-        pass
 
 
 def locked_in(folder: Path) -> list[Path]:

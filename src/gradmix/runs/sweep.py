@@ -7,10 +7,11 @@ store.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -134,34 +135,39 @@ def run_sweep(
         engine = loky_engine(jobs)
     import_plugins(imports)
     sweep = Sweep(list(dict.fromkeys(configs)), store)
+    known: dict[RunConfig, Outcome] = {}
 
     def settle(outcome: Outcome) -> None:
         sweep.outcomes[outcome.config] = outcome
         if on_progress is not None:
             on_progress(sweep, outcome)
 
-    known = {config: _known(config, store, again, retry_failed) for config in sweep.configs}
-    todo = [config for config, outcome in known.items() if outcome is None]
-    impossible = find_impossible(todo)
+    for config in sweep.configs:
+        result = None if again else store.find(config)
+        failure = None if again or retry_failed or result else store.find_failure(config)
+        if result is not None:
+            known[config] = Outcome(config, "kept", result)
+        elif failure is not None:
+            known[config] = Outcome(config, "failed", failure=failure)
+    impossible = find_impossible(config for config in sweep.configs if config not in known)
     if impossible and not skip_impossible:
         raise next(iter(impossible.values()))
     store.create()
     store.tidy()
-    for config, outcome in known.items():
-        if outcome is not None:
-            settle(outcome)
-        elif config in impossible:
-            settle(Outcome(config, "impossible", reason=str(impossible[config])))
-    todo = _by_data(config for config in todo if config not in impossible)
+    for config, error in impossible.items():
+        known[config] = Outcome(config, "impossible", reason=str(error))
+    for config in sweep.configs:
+        if config in known:
+            settle(known[config])
+    todo = _by_data(config for config in sweep.configs if config not in known)
     if engine is not None:
         kept_dataset.cache_clear()  # the workers load their own
     sweep.todo, sweep.started = len(todo), time.monotonic()
     if on_progress is not None:
         on_progress(sweep, None)
     try:
-        work = partial(
-            _complete_with, registered(), store=store, again=again, checkpoint=checkpoint, log=log
-        )
+        how = {"again": again, "checkpoint": checkpoint, "log": log}
+        work = partial(_complete_with, registered(), store, how)
         _complete_all(todo, sweep, work, engine, settle)
     finally:
         store.tidy()  # after workers that were killed
@@ -169,34 +175,18 @@ def run_sweep(
 
 
 def _complete_with(
-    plugins: Sequence[Plugin],
-    config: RunConfig,
-    *,
-    store: ResultStore,
-    again: bool,
-    checkpoint: bool,
-    log: LogTo | None,
+    plugins: Sequence[Plugin], store: ResultStore, how: Mapping[str, Any], config: RunConfig
 ) -> Outcome:
     """Complete a run, perhaps in another process, which needs the plugins of this one."""
     restore(plugins)
     store.create()  # it may be on another file system
-    return complete(config, store, again=again, checkpoint=checkpoint, log=log)
+    return complete(config, store, **how)
 
 
 def _by_data(configs: Iterable[RunConfig]) -> list[RunConfig]:
     """Return the runs grouped by data set, so that a process loads each data set once."""
     groups = grouped(configs, lambda config: config.data)
     return [config for group in groups.values() for config in group]
-
-
-def _known(
-    config: RunConfig, store: ResultStore, again: bool, retry_failed: bool
-) -> Outcome | None:
-    result = None if again else store.find(config)
-    if result is not None:
-        return Outcome(config, "kept", result)
-    failure = None if again or retry_failed else store.find_failure(config)
-    return None if failure is None else Outcome(config, "failed", failure=failure)
 
 
 def _complete_all(
@@ -231,26 +221,17 @@ def _complete_all(
             suspects = [config for config in left if sweep.store.free_if_abandoned(config)]
             if not suspects:
                 raise WorkerError(f"{error} before any run began; try fewer jobs") from error
-            for config in suspects:
-                take(_complete_alone(config, sweep.store, work, engine))
+            for config in suspects:  # repeated alone, a run fails if its worker dies again
+                try:
+                    [outcome] = compute(work, [config], engine)
+                except WorkerError as repeated:
+                    sweep.store.free_if_abandoned(config)
+                    died = f"{repeated} while it computed this run alone; is there enough memory?"
+                    failure = sweep.store.save_failure(config, WorkerError(died))
+                    outcome = Outcome(config, "failed", failure=failure)
+                take(outcome)
         if len(left) == before:  # other sweeps compute all of them
             time.sleep(WAIT_SECONDS)
-
-
-def _complete_alone(
-    config: RunConfig,
-    store: ResultStore,
-    work: Callable[[RunConfig], Outcome],
-    engine: Engine,
-) -> Outcome:
-    """Repeat a run, alone, during which a worker died; it fails if the worker dies again."""
-    try:
-        [outcome] = compute(work, [config], engine)
-        return outcome
-    except WorkerError as error:
-        store.free_if_abandoned(config)
-        died = WorkerError(f"{error} while it computed this run alone; is there enough memory?")
-        return Outcome(config, "failed", failure=store.save_failure(config, died))
 
 
 UNCHECKED = {
@@ -272,19 +253,15 @@ def find_impossible(configs: Iterable[RunConfig]) -> dict[RunConfig, InputError]
     for config in _by_data(configs):
         key = tuple(value for name, value in config if name not in UNCHECKED)
         if key not in answers:
-            answers[key] = _why_impossible(config)
-        error = answers[key]
-        if error is not None:
-            impossible[config] = error
+            answers[key] = None
+            try:
+                make_fabric(config.device, config.precision)
+                benchmark = load_benchmark(config, keep=True)
+                build_method(config, benchmark, RandomStreams(config.seed, torch.device("cpu")))
+            except InputError as error:
+                names = f"data {config.data}, method {config.method}, model {config.model}"
+                answers[key] = InputError(f"{names}: {error}")
+        reason = answers[key]
+        if reason is not None:
+            impossible[config] = reason
     return impossible
-
-
-def _why_impossible(config: RunConfig) -> InputError | None:
-    try:
-        make_fabric(config.device, config.precision)
-        benchmark = load_benchmark(config, load=kept_dataset)
-        build_method(config, benchmark, RandomStreams(config.seed, torch.device("cpu")))
-    except InputError as error:
-        names = f"data {config.data}, method {config.method}, model {config.model}"
-        return InputError(f"{names}: {error}")
-    return None
