@@ -6,7 +6,6 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from gradmix.errors import MissingPackageError
-from gradmix.paper.tables import FilledTable
 from gradmix.runs.tables import Table
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw(filled: FilledTable) -> str:
+def draw(table: Table) -> str:
     """Return a chart as SVG.
 
     Raises:
@@ -37,8 +36,8 @@ def draw(filled: FilledTable) -> str:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.0, 3.6), layout="constrained")
         axes = figure.add_subplot()
-        {"lines": _lines, "bars": _bars, "heatmap": _heatmap}[filled.chart](axes, filled.table)
-        axes.set_title(filled.table.title, loc="left")
+        {"lines": _lines, "bars": _bars, "heatmap": _heatmap}[table.chart](axes, table)
+        axes.set_title(table.title, loc="left")
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()

@@ -10,19 +10,16 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from gradmix.errors import InputError, MissingPackageError
 from gradmix.files.atomic_write import write_text
 from gradmix.files.schema import Schema
 from gradmix.methods import find_method
 from gradmix.mixing import parse_recipe
 from gradmix.paper.figures import draw
-from gradmix.paper.lines import SMALL_EPOCHS, configs_of
-from gradmix.paper.reproductions import Reproduction, select_lines
-from gradmix.paper.tables import FilledTable, Find, fill_tables, printable
+from gradmix.paper.reproductions import SMALL_EPOCHS, Reproduction, configs_of, select_lines
+from gradmix.paper.tables import Find, fill_tables, printable
 from gradmix.runs.config import RunConfig
-from gradmix.runs.tables import to_markdown
+from gradmix.runs.tables import Table, to_markdown
 
 SMALL = (
     f"Small scale: narrow networks and at most {SMALL_EPOCHS} epochs per task. "
@@ -49,7 +46,7 @@ class Selection(Schema):
             for config in configs_of(line, name, self.seeds, scale)
         ]
 
-    def fill(self, reproduction: Reproduction, find: Find, scale: str) -> list[FilledTable]:
+    def fill(self, reproduction: Reproduction, find: Find, scale: str) -> list[Table]:
         """Fill the selected lines with the results that exist; see `fill_tables`."""
         selected = select_lines(reproduction, self.mixes, self.methods)
         return fill_tables(selected, self.data, self.seeds, find, scale)
@@ -58,7 +55,7 @@ class Selection(Schema):
         """Return what either of the two shows."""
         every = None if self.mixes is None or other.mixes is None else [*self.mixes, *other.mixes]
         return Selection(
-            mixes=every if every is None else list(dict.fromkeys(every)),
+            mixes=every and list(dict.fromkeys(every)),
             methods=list(dict.fromkeys([*self.methods, *other.methods])),
             data=list(dict.fromkeys([*self.data, *other.data])),
             seeds=sorted({*self.seeds, *other.seeds}),
@@ -68,25 +65,20 @@ class Selection(Schema):
         """Return what can be shown, and for every missing plugin a message that names it."""
         problems: list[str] = []
 
-        def keep(names: list[str], find: Callable[[str], object]) -> list[str]:
-            return [name for name in names if _is_known(name, find, problems)]
+        def is_known(name: str, find: Callable[[str], object]) -> bool:
+            try:
+                find(name)
+            except InputError as error:
+                told = f"rows of {name!r} are omitted: {error}; a plugin needs --import MODULE"
+                problems.append(told)
+                return False
+            return True
 
-        mixes = None if self.mixes is None else keep(self.mixes, _find_mix)
-        methods = keep(self.methods, find_method)
+        mixes = self.mixes and [
+            mix for mix in self.mixes if mix == "randaugment" or is_known(mix, parse_recipe)
+        ]
+        methods = [method for method in self.methods if is_known(method, find_method)]
         return self.model_copy(update={"mixes": mixes, "methods": methods}), problems
-
-
-def _find_mix(name: str) -> object:
-    return name == "randaugment" or parse_recipe(name)
-
-
-def _is_known(name: str, find: Callable[[str], object], problems: list[str]) -> bool:
-    try:
-        find(name)
-    except InputError as error:
-        problems.append(f"rows of {name!r} are omitted: {error}; a plugin needs --import MODULE")
-        return False
-    return True
 
 
 def update_page(
@@ -104,8 +96,17 @@ def update_page(
     Returns:
         The path of the page, and messages about what it lacks.
     """
-    earlier = _read_selection(_page_of(reproduction, folder, scale), reproduction)
-    every = selection if earlier is None else earlier.joined(selection)
+    path = _page_of(reproduction, folder, scale)
+    every = selection
+    if path.exists():
+        last = path.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+        try:
+            content = json.loads(last.removeprefix(MARK).removesuffix(" -->"))
+            earlier = Selection.model_validate(content)
+        except ValueError:  # the page does not say what it shows: by default everything
+            data = list(reproduction.data)
+            earlier = Selection(mixes=None, methods=[], data=data, seeds=PAPER_SEEDS)
+        every = earlier.joined(selection)
     shown, problems = every.known()
     tables = shown.fill(reproduction, find, scale)
     page, problem = write_page(reproduction, tables, folder, scale, every)
@@ -117,19 +118,6 @@ def _page_of(reproduction: Reproduction, folder: Path, scale: str) -> Path:
     return folder / f"{reproduction.name}{suffix}.md"
 
 
-def _read_selection(page: Path, reproduction: Reproduction) -> Selection | None:
-    """Return what a page shows: by default everything, if it does not say; None without a page."""
-    try:
-        last = page.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
-    except OSError:
-        return None
-    try:
-        content = json.loads(last.removeprefix(MARK).removesuffix(" -->"))
-        return Selection.model_validate(content)
-    except (ValueError, ValidationError):
-        return Selection(mixes=None, methods=[], data=list(reproduction.data), seeds=PAPER_SEEDS)
-
-
 def title_of(reproduction: Reproduction, scale: str) -> str:
     """Return the title of a page; it names every scale other than the paper's."""
     return reproduction.name if scale == "full" else f"{reproduction.name} ({scale} scale)"
@@ -137,7 +125,7 @@ def title_of(reproduction: Reproduction, scale: str) -> str:
 
 def write_page(
     reproduction: Reproduction,
-    tables: Sequence[FilledTable],
+    tables: Sequence[Table],
     folder: Path,
     scale: str = "full",
     selection: Selection | None = None,
@@ -159,26 +147,18 @@ def write_page(
     blocks = [f"# {title_of(reproduction, scale)}", reproduction.about]
     blocks += [] if scale == "full" else [SMALL]
     problem = ""
-    for filled in tables:
-        if filled.chart != "table" and not problem:
+    for table in tables:
+        if table.chart != "table" and not problem:
             try:
-                picture = draw(filled)
+                picture = draw(table)
             except MissingPackageError as error:
                 problem = str(error)
             else:
-                name = f"{page.stem}-{_file_name(filled.table.title)}.svg"
+                title = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")
+                name = f"{page.stem}-{title}.svg"
                 write_text(folder / name, picture)
-                blocks.append(f"![{filled.table.title}]({name})")
-        blocks.append(to_markdown(printable(filled).text()).rstrip())
+                blocks.append(f"![{table.title}]({name})")
+        blocks.append(to_markdown(printable(table).text()).rstrip())
     blocks += [] if selection is None else [f"{MARK}{selection.model_dump_json()} -->"]
     write_text(page, "\n\n".join(blocks) + "\n")
     return page, problem
-
-
-def _file_name(title: str) -> str:
-    """Turn a title into a part of a file name.
-
-    >>> _file_name("mnist: RMSE against λ")
-    'mnist-rmse-against'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -71,7 +71,19 @@ def chart_data(rows: Sequence[Row], by_task: Collection[str]) -> dict[str, Any]:
         "sets": [{"data": data, "label": display(data)} for data in by_data(rows)],
         "axes": [{"names": a.names, "seen": a.seen, "byTask": a.by_task} for a in distinct],
         "rows": described,
-        "runs": _runs(rows),
+        "runs": [
+            {
+                "row": number,
+                "config": result.config,
+                "versions": result.versions,
+                "metrics": result.metrics,
+                "seconds": result.seconds,
+                # up to the diagonal:
+                "accuracy": [line[: task + 1] for task, line in enumerate(result.accuracy)],
+            }
+            for number, row in enumerate(rows)
+            for result in row.results
+        ],
     }
 
 
@@ -106,22 +118,6 @@ def task_name(result: RunResult, task: int) -> str:
     """Name a task by its classes, or by their number if they are many."""
     names = [result.class_names[label] for label in result.tasks[task]["classes"]]
     return ", ".join(names) if len(names) <= 5 else f"{len(names)} classes"
-
-
-def _runs(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return every run with its settings; the accuracy matrix up to its diagonal."""
-    return [
-        {
-            "row": number,
-            "config": result.config,
-            "versions": result.versions,
-            "metrics": result.metrics,
-            "seconds": result.seconds,
-            "accuracy": [line[: task + 1] for task, line in enumerate(result.accuracy)],
-        }
-        for number, row in enumerate(rows)
-        for result in row.results
-    ]
 
 
 def _pairs(values: Iterable[Summary]) -> list[list[float | None]]:

@@ -95,11 +95,8 @@ def make_rows(results: Sequence[RunResult]) -> list[Row]:
     colours = mix_colours(row.mix for row in rows)
     named = []
     for of_data in by_data(rows).values():
-        names = [
-            name
-            for name in differing((row.results[0] for row in of_data), ())
-            if name not in IDENTITY
-        ]
+        every = differing((row.results[0] for row in of_data), ())
+        names = [name for name in every if name not in IDENTITY]
         for row in of_data:
             texts = (format_setting(name, row.config.get(name)) for name in names)
             settings = " ".join(filter(None, texts))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gradmix.errors import UnknownNameError
 from gradmix.runs.comparisons import ACCURACY, Cell, compare
@@ -63,14 +63,8 @@ class TextTable:
 
 
 TableRow = tuple[tuple[str, ...], tuple[Cell, ...]]  # labels and cells
-
-
-class _Shown(NamedTuple):
-    """What the cells of a column are compared with."""
-
-    reference: bool
-    difference: bool
-    gradients: bool
+Writer = Callable[[Cell], TextCell]
+Chart = Literal["table", "lines", "bars", "heatmap"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +80,7 @@ class Table:
     against: str = ""  # title of the differences
     note: str = ""  # ends the caption
     seeds_in_cells: bool = True  # add the number of seeds where it differs
+    chart: Chart = "table"  # how a picture would show it
 
     @property
     def seed_counts(self) -> set[int]:
@@ -95,49 +90,44 @@ class Table:
     def text(self) -> TextTable:
         """Return all cells as text. A column appears only if a cell has something to show."""
         width = len(self.columns)
-        shown = [_shown([c for _, row in self.rows for c in row[i::width]]) for i in range(width)]
-        columns = tuple(
-            title
-            for name, show in zip(self.columns, shown, strict=True)
-            for title in self._titles(name, show)
-        )
-        rows = tuple(
-            (
-                labels,
-                tuple(
-                    text
-                    for place, cell in enumerate(cells)
-                    for text in self._texts(cell, shown[place % width])
-                ),
-            )
-            for labels, cells in self.rows
-        )
-        return TextTable(self.heads, self.groups, columns, rows, self.caption())
-
-    def _titles(self, name: str, show: _Shown) -> list[str]:
-        return [
-            name or ("ours" if show.reference else ""),
-            *(("paper", "difference") if show.reference else ()),
-            *((self.against, "p") if show.difference else ()),
-            *((GRADIENTS_ADD,) if show.gradients else ()),
+        shown = [
+            self._texts(name, [cell for _, row in self.rows for cell in row[place::width]])
+            for place, name in enumerate(self.columns)
         ]
+        columns = tuple(title for texts in shown for title, _ in texts)
+        rows = []
+        for labels, cells in self.rows:
+            texts = (shown[place % width] for place in range(len(cells)))
+            row = (write(cell) for cell, own in zip(cells, texts, strict=True) for _, write in own)
+            rows.append((labels, tuple(row)))
+        return TextTable(self.heads, self.groups, columns, tuple(rows), self.caption())
 
-    def _texts(self, cell: Cell, show: _Shown) -> list[TextCell]:
-        """Return the texts under `_titles`."""
-        value, reference, difference, gradients, best = cell
-        text = "–" if value is None else value.text(self.digits)
-        if value is not None and self.seeds_in_cells and len(self.seed_counts) > 1:
-            text += f" ({value.n})"
-        texts = [TextCell(text, best)]
-        if show.reference:
-            paper = TextCell("–" if reference is None else reference.text(self.digits))
-            texts += [paper, _reference_difference(cell, self.digits)]
-        if show.difference:
-            found = difference or Difference()
-            texts += [TextCell(found.text(self.digits)), TextCell(found.probability())]
-        if show.gradients:
-            texts.append(TextCell("" if gradients is None else gradients.interval(self.digits)))
+    def _texts(self, name: str, cells: Sequence[Cell]) -> list[tuple[str, Writer]]:
+        """Return the titles of what the cells of a column show, and what writes the text."""
+        digits, nothing = self.digits, Difference()
+        texts: list[tuple[str, Writer]] = [(name, self._value)]
+        if any(cell.reference for cell in cells):
+            texts = [
+                (name or "ours", self._value),
+                ("paper", lambda c: TextCell(c.reference.text(digits) if c.reference else "–")),
+                ("difference", lambda c: _reference_difference(c, digits)),
+            ]
+        if any(cell.difference for cell in cells):
+            texts += [
+                (self.against, lambda c: TextCell((c.difference or nothing).text(digits))),
+                ("p", lambda c: TextCell((c.difference or nothing).probability())),
+            ]
+        if any(cell.gradients for cell in cells):
+            texts += [
+                (GRADIENTS_ADD, lambda c: TextCell((c.gradients or nothing).interval(digits)))
+            ]
         return texts
+
+    def _value(self, cell: Cell) -> TextCell:
+        if cell.value is None:
+            return TextCell("–", cell.best)
+        seeds = f" ({cell.value.n})" if self.seeds_in_cells and len(self.seed_counts) > 1 else ""
+        return TextCell(cell.value.text(self.digits) + seeds, cell.best)
 
     def caption(self) -> str:
         """Return one line that says what the numbers are."""
@@ -161,14 +151,6 @@ class Table:
                 f"({', '.join(sorted(controls))})"
             )
         return "; ".join([*parts, self.note] if self.note else parts)
-
-
-def _shown(cells: Sequence[Cell]) -> _Shown:
-    return _Shown(
-        any(cell.reference for cell in cells),
-        any(cell.difference for cell in cells),
-        any(cell.gradients for cell in cells),
-    )
 
 
 def _reference_difference(cell: Cell, digits: int) -> TextCell:
