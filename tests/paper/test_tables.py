@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradmix.paper.figures import draw
-from gradmix.paper.pages import write_page
+from gradmix.paper.pages import draw, write_page
 from gradmix.paper.reproductions import find_reproduction
 from gradmix.paper.tables import fill_tables, printable
 from gradmix.runs.comparisons import Cell

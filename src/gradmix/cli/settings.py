@@ -209,7 +209,7 @@ def chosen_runs(
     if file is None:
         grids: list[Any] = [axes]
     else:
-        from gradmix.runs.grid import read_grids
+        from gradmix.runs.sweep import read_grids
 
         grids = list(read_grids(file, **axes))
     remedy = "" if skip_impossible is None else "; --skip-impossible skips it"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from gradmix.errors import UnknownNameError
 from gradmix.paper.numbers import ACCURACY, Setting, paper_tables
@@ -150,12 +150,16 @@ class Reproduction:
     """A table or figure of the paper."""
 
     name: str
-    kind: Literal["table", "figure"]
     about: str
     lines: tuple[Line, ...]
     panels: tuple[Panel, ...]
     data: tuple[str, ...] = CPU_DATA  # the default data sets
     digits: int = 3
+
+    @property
+    def kind(self) -> str:
+        """Whether it is a table or a figure."""
+        return "table" if all(panel.chart == "table" for panel in self.panels) else "figure"
 
 
 def reproductions() -> dict[str, Reproduction]:
@@ -179,7 +183,7 @@ def _accuracy_table(key: str) -> Reproduction:
     on_cpu = tuple(data for data in CPU_DATA if data in table.rows[0].values)
     data = CPU_DATA if key == "compatibility" else on_cpu or tuple(table.rows[0].values)
     panel = Panel(ACCURACY, measures.metrics("average_accuracy"))
-    return Reproduction(key, "table", table.caption, lines, (panel,), data)
+    return Reproduction(key, table.caption, lines, (panel,), data)
 
 
 def _lines_of(paper: Setting, rows: Sequence[Setting]) -> list[Line]:
@@ -230,11 +234,10 @@ def _measured_tables() -> list[Reproduction]:
         for name in ("precision", "recall")
     )
     return [
-        Reproduction(rate.key, "table", rate.caption, (rates,), rate_panels),
-        Reproduction(agreement.key, "table", agreement.caption, ANALYSED, agreement_panels),
+        Reproduction(rate.key, rate.caption, (rates,), rate_panels),
+        Reproduction(agreement.key, agreement.caption, ANALYSED, agreement_panels),
         Reproduction(
             "runtime",
-            "table",
             "Seconds of training per task, with the criterion; the paper used a GPU.",
             (
                 replace(PLAIN, paper=PLAIN.settings),
@@ -261,17 +264,13 @@ def _figures() -> list[Reproduction]:
     return [
         Reproduction(
             "forgetting",
-            "figure",
             "Accuracy after each task, and of each class after the last.",
             (PLAIN, MIXUP, *with_controls(GRADMIX_PLUS.settings)),
             (after, Panel(classes, measures.class_accuracy, "bars", "class")),
         ),
-        Reproduction(
-            "sequential", "figure", "Accuracy of every mix after each task.", every, (after,)
-        ),
+        Reproduction("sequential", "Accuracy of every mix after each task.", every, (after,)),
         Reproduction(
             "heatmap",
-            "figure",
             "How often each pair of classes was mixed in the last task.",
             (GRADMIX_PLUS,),
             (Panel(pairs, measures.pair_counts, "heatmap", "class → partner"),),
@@ -279,7 +278,6 @@ def _figures() -> list[Reproduction]:
         ),
         Reproduction(
             error.key,
-            "figure",
             error.caption,
             ANALYSED,
             (
@@ -289,14 +287,12 @@ def _figures() -> list[Reproduction]:
         ),
         Reproduction(
             "class-distance",
-            "figure",
             "Cosine distance between the gradients of two samples, within and between classes.",
             ANALYSED,
             (Panel("mean cosine distance", measures.diagnostics(distances), "bars", "samples"),),
         ),
         Reproduction(
             "runtime-per-epoch",
-            "figure",
             "Time per epoch of the criterion and of planning the batches.",
             (GRADMIX_PLUS,),
             (Panel("milliseconds per epoch", measures.criterion_milliseconds, "lines", "task"),),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,21 +26,14 @@ METRICS = (
     "forward_transfer",
 )
 DIGITS = 4
+MOST_NAMES = 5
+"""A task with more classes is named by their number."""
+
 MAX_CLASSES = 100
 """A heatmap has no room for more."""
 
 MAX_CELLS = 800_000
 """In all heatmaps of a page together, at 5 bytes each."""
-
-
-def embed(value: object) -> str:
-    """Return JSON that is safe inside a script element.
-
-    >>> embed({"a": "</script>"})
-    '{"a":"\\\\u003c/script>"}'
-    """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c")
 
 
 def chart_data(rows: Sequence[Row], by_task: Collection[str]) -> dict[str, Any]:
@@ -102,7 +94,12 @@ def _describe(row: Row, axis: ClassAxis) -> dict[str, Any]:
         "label": row.label,
         "colour": row.colour,
         "seeds": row.seeds,
-        "tasks": [task_name(result, task) for task in range(len(result.tasks))],
+        "tasks": [
+            ", ".join(result.class_names[label] for label in task["classes"])
+            if len(task["classes"]) <= MOST_NAMES
+            else f"{len(task['classes'])} classes"
+            for task in result.tasks
+        ],
         "metrics": {name: _pair(row.metric(name)) for name in METRICS},
         "paper": None if paper is None else [paper.mean, paper.std],
         "seconds": {part: _pair(seconds.get(part)) for part in measures.SECONDS},
@@ -112,12 +109,6 @@ def _describe(row: Row, axis: ClassAxis) -> dict[str, Any]:
         "classes": [_pairs(line) for line in class_accuracy(row, axis)],
         "pairs": pair_counts(row, axis),
     }
-
-
-def task_name(result: RunResult, task: int) -> str:
-    """Name a task by its classes, or by their number if they are many."""
-    names = [result.class_names[label] for label in result.tasks[task]["classes"]]
-    return ", ".join(names) if len(names) <= 5 else f"{len(names)} classes"
 
 
 def _pairs(values: Iterable[Summary]) -> list[list[float | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from base64 import b64encode
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from gradmix import __version__
 from gradmix.errors import ResultError
 from gradmix.files.atomic_write import write_text
 from gradmix.report import tables
-from gradmix.report.data import chart_data, embed, final_class_accuracy, shown_by_task
+from gradmix.report.data import chart_data, final_class_accuracy, shown_by_task
 from gradmix.report.headline import headlines
 from gradmix.report.rows import Row, by_data, make_rows
 from gradmix.runs.results import RunResult
@@ -87,6 +88,8 @@ def render(
         about = "Means over tasks. The value of a task is its mean over the measured epochs."
         measured = f'<section id="measured"><h2>Diagnostics</h2><p>{about}</p>{measured}</section>'
     scripts = [*map(_read, LIBRARIES), "\n".join(_read(f"assets/{name}.js") for name in SCRIPTS)]
+    charts = chart_data(rows, by_task)
+    data = json.dumps(charts, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     digests = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return Template(_read("assets/report.html")).substitute(
@@ -108,7 +111,7 @@ def render(
         settings=tables.settings_list(runs),
         runs=tables.runs_table(runs),
         versions=tables.versions_table(runs),
-        data=embed(chart_data(rows, by_task)),
+        data=data.replace("<", "\\u003c"),  # safe inside a script element
         scripts="".join(f"<script>{script}</script>" for script in scripts),
         licences=escape(_read("vendor/LICENSES.txt")),
         version=__version__,

@@ -271,7 +271,13 @@ class RunRecord:
             metrics["main"]["anytime_accuracy"] = anytime_accuracy(self.evaluations)
         return RunResult(
             config=config.to_json(),
-            versions=_versions(),
+            versions={
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                **{name: version(name) for name in ("gradmix", "numpy", "lightning-fabric")},
+                "torch": str(torch.__version__),  # with its build
+                "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            },
             class_names=[  # folder names may have characters that are no text
                 name.encode(errors="replace").decode() for name in benchmark.class_names
             ],
@@ -302,14 +308,3 @@ class RunRecord:
 def _short(value: float) -> float:
     """Return a value with six significant digits."""
     return float(f"{value:.6g}")
-
-
-def _versions() -> dict[str, str]:
-    packages = ("gradmix", "numpy", "lightning-fabric")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **{package: version(package) for package in packages},
-        "torch": str(torch.__version__),  # with its build
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }

@@ -1,4 +1,4 @@
-"""Many runs: compute those that the store lacks, in several processes.
+"""Many runs, such as those of a grid: compute those that the store lacks, in several processes.
 
 A sweep may be stopped at any moment, even by SIGKILL, and started again. Several sweeps may share a
 store.
@@ -6,6 +6,8 @@ store.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -15,11 +17,13 @@ from typing import Any
 
 import torch
 
-from gradmix.errors import InputError, WorkerError
+from gradmix._setting_types import parse_seeds
+from gradmix.errors import FileError, InputError, UnknownNameError, WorkerError
+from gradmix.files.json_file import read_bytes
 from gradmix.loggers import LogTo
 from gradmix.plugins import Plugin, import_plugins, registered, restore
 from gradmix.randomness import RandomStreams
-from gradmix.runs.config import RunConfig
+from gradmix.runs.config import Grid, RunConfig
 from gradmix.runs.groups import grouped
 from gradmix.runs.results import RunResult
 from gradmix.runs.run import (
@@ -32,8 +36,13 @@ from gradmix.runs.run import (
 )
 from gradmix.runs.store import FailedRun, ResultStore, RunProgress
 from gradmix.runs.workers import Engine, compute, engine_of, loky_engine
-from gradmix.settings import CriterionSettings, MixSettings, TrainingSettings
+from gradmix.settings import DEFAULTS, CriterionSettings, MixSettings, TrainingSettings
 from gradmix.training.build import make_fabric
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
 
 
 @dataclass
@@ -265,3 +274,83 @@ def find_impossible(configs: Iterable[RunConfig]) -> dict[RunConfig, InputError]
         if reason is not None:
             impossible[config] = reason
     return impossible
+
+
+# --- grids in TOML files: settings with several values each ---------------------------------------
+
+MOST_BYTES = 1 << 20
+MOST_NESTED = 100  # opening brackets in a row; Python's parser is recursive
+
+
+def read_grids(path: str | os.PathLike[str], **overrides: list[Any]) -> list[Grid]:
+    """Return the grids of a TOML file: one per `[[grid]]`, or a single one without any.
+
+    Settings before the first `[[grid]]` apply to all grids. A list means several values; for a
+    setting that is a list itself, a list of lists does. `import` names modules that register
+    plugins; they are imported.
+
+    Args:
+        path: The TOML file.
+        **overrides: Values that replace those in the file.
+
+    Raises:
+        InputError: If the file cannot be read or has an unknown or empty setting.
+    """
+    name = os.fspath(path)
+    try:
+        text = read_bytes(name, MOST_BYTES).decode()
+        if "[" * MOST_NESTED in "".join(text.split()):
+            raise ValueError("the lists are nested too deeply")
+        content = tomllib.loads(text)
+    except (FileError, ValueError, RecursionError) as error:
+        raise InputError(f"{name} cannot be read as TOML: {error}") from error
+    modules = content.pop("import", [])
+    if isinstance(modules, str):
+        modules = [modules]
+    if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
+        raise InputError(f"{name}: import is {modules!r}; name modules")
+    import_plugins(modules)
+    tables = content.pop("grid", [{}])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(f"{name}: grid must be tables, each begun by [[grid]]")
+    return [
+        {**_axes(name, content), **_axes(name, table), **overrides}  # the last one counts
+        for table in tables
+    ]
+
+
+def _axes(name: str, table: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the values of each setting in a table."""
+    if "seed" in table and "seeds" in table:
+        raise InputError(f"{name} has both seed and seeds; give one of them")
+    axes = {}
+    for key, value in table.items():
+        if value == []:
+            raise InputError(f"{name}: {key} is an empty list; give at least one value")
+        if key == "seeds":
+            axes["seed"] = parse_seeds(value if isinstance(value, list) else [value])
+        elif key in RunConfig.model_fields:
+            axes[key] = axis(key, value)
+        else:
+            known = [*RunConfig.model_fields, "grid", "import", "seeds"]
+            raise UnknownNameError(f"setting in {name}", key, known)
+    return axes
+
+
+def axis(name: str, value: Any) -> list[Any]:
+    """Return the values of a setting in a TOML file.
+
+    >>> axis("epochs", 5), axis("epochs", [5, 10])
+    ([5], [5, 10])
+    >>> axis("increments", [5, 5]), axis("increments", [2, [5, 5]])
+    ([[5, 5]], [2, [5, 5]])
+    >>> axis("class_order", ["natural", "seed:1993"])
+    ['natural', 'seed:1993']
+    """
+    if not isinstance(value, list):
+        return [value]
+    if name == "class_order":
+        return value if any(isinstance(one, list | str) for one in value) else [value]
+    if isinstance(DEFAULTS.get(name), list | dict):  # a setting that is a list itself
+        return value if any(isinstance(one, list | dict) for one in value) else [value]
+    return value
