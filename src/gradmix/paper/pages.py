@@ -134,14 +134,7 @@ def write_page(
     scale: str = "full",
     selection: Selection | None = None,
 ) -> tuple[Path, str]:
-    """Write a page and its pictures.
-
-    Args:
-        reproduction: A table or figure of the paper.
-        tables: What the page shows.
-        folder: Where it is written.
-        scale: `full` (the paper's) or `small`.
-        selection: What was selected, for a later call.
+    """Write a page with these tables and their pictures; see `update_page` for the arguments.
 
     Returns:
         The path of the page, and a message if there are no pictures because matplotlib is missing.

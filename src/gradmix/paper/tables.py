@@ -12,7 +12,7 @@ from gradmix.runs.config import RunConfig, controls_of
 from gradmix.runs.groups import Group, capability_note, display
 from gradmix.runs.measures import Summary
 from gradmix.runs.results import RunResult
-from gradmix.runs.tables import Table, TableRow
+from gradmix.runs.tables import Table, TableRow, rows_of
 
 MAX_COLUMNS = 4
 """More columns leave no room for standard deviations."""
@@ -136,10 +136,7 @@ def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -
             row, _, column = pair.partition(" → ")
             square.setdefault(row, {})[column] = own
         values = square
-    names = tuple(dict.fromkeys(name for one in values.values() for name in one))
-    rows = tuple(
-        ((label,), tuple(Cell(one.get(name)) for name in names)) for label, one in values.items()
-    )
+    names, rows = rows_of(values.items())
     title = f"{display(data)}: {panel.title}"
     heads, digits = (panel.across,), reproduction.digits
     return Table(heads, names, ("",), rows, title, digits, chart=panel.chart)

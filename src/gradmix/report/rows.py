@@ -90,7 +90,9 @@ def make_rows(results: Sequence[RunResult]) -> list[Row]:
     rows = [
         Row(group.key, tuple(found))
         for group in group_results(in_order(results))
-        for found in grouped(group.results, _classes).values()
+        for found in grouped(  # a user's folder may change between two runs
+            group.results, lambda one: repr((one.class_names, [t["classes"] for t in one.tasks]))
+        ).values()
     ]
     colours = mix_colours(row.mix for row in rows)
     named = []
@@ -102,11 +104,6 @@ def make_rows(results: Sequence[RunResult]) -> list[Row]:
             settings = " ".join(filter(None, texts))
             named.append(replace(row, settings=settings, colour=colours[row.mix]))
     return named
-
-
-def _classes(result: RunResult) -> str:
-    """Return the classes as text: a user's folder may change between two runs."""
-    return repr((result.class_names, [task["classes"] for task in result.tasks]))
 
 
 def mix_colours(mixes: Iterable[str]) -> dict[str, str]:

@@ -90,15 +90,12 @@ def tables_of(title: str, rows: Sequence[Row], read: measures.Read, digits: int 
 
     Rows without any of the numbers are omitted; others may lack some.
     """
-    found = [(row, values) for row in rows if (values := row.summaries(read))]
     parts = []
-    for data, own in by_data([row for row, _ in found]).items():
-        of_data = [numbers for row, numbers in found if row.data == data]
-        columns = tuple(dict.fromkeys(name for one in of_data for name in one))
-        lines = tuple(
-            ((row.label,), tuple(Cell(one.get(name)) for name in columns))
-            for row, one in zip(own, of_data, strict=True)
-        )
+    for data, of_data in by_data(rows).items():
+        found = [(row, numbers) for row in of_data if (numbers := row.summaries(read))]
+        if not found:
+            continue
+        columns, lines = tables.rows_of((row.label, numbers) for row, numbers in found)
         table = Table(
             ("method and mix",),
             ("",),
@@ -108,7 +105,7 @@ def tables_of(title: str, rows: Sequence[Row], read: measures.Read, digits: int 
             digits,
             seeds_in_cells=False,
         )
-        html = to_html(table.text(), colours=[row.colour for row in own])
+        html = to_html(table.text(), colours=[row.colour for row, _ in found])
         parts.append(f'<div data-of="{escape(data)}">{html}</div>')
     return "".join(parts)
 

@@ -218,9 +218,8 @@ class RunRecord:
         if event.epoch == 1:
             stage = {"task": event.task, "stage": event.stage}
             self.epochs.append({**stage, "loss": [], "negative_rate": []})
-        rate = event.negative_rate
-        self.epochs[-1]["loss"].append(_short(event.loss))
-        self.epochs[-1]["negative_rate"].append(None if rate is None else _short(rate))
+        for name, value in (("loss", event.loss), ("negative_rate", event.negative_rate)):
+            self.epochs[-1][name].append(None if value is None else float(f"{value:.6g}"))
         if self.analyses:
             for name, values in take(self.analyses, self.training, event).items():
                 entry = {"task": event.task, "epoch": event.epoch, **values}
@@ -303,8 +302,3 @@ class RunRecord:
             evaluations=self.evaluations,
             stream_accuracy=predicted or None,
         )
-
-
-def _short(value: float) -> float:
-    """Return a value with six significant digits."""
-    return float(f"{value:.6g}")

@@ -219,11 +219,15 @@ class ResultStore:
         trace = "".join(traceback.format_exception(error))
         for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
             trace = trace.replace(os.path.join(folder, ""), "")
+        # File names may have characters that UTF-8 cannot encode.
+        message, trace = (
+            text.encode(errors="backslashreplace").decode() for text in (str(error), trace)
+        )
         failure = FailedRun(
             config=settings,
             error=type(error).__name__,
-            message=_encodable(str(error))[:MOST_TEXT],
-            traceback=_encodable(trace)[-MOST_TEXT:],
+            message=message[:MOST_TEXT],
+            traceback=trace[-MOST_TEXT:],
             protocol_version=protocol_version(settings),
         )
         path = self._failed(self.path_of(config).name)
@@ -301,11 +305,6 @@ def _load_failure(path: Path) -> FailedRun:
         return validate(FailedRun, read_json(path), path)
     except FileError as error:
         raise FileError(f"{error}; remove the file to run it again") from None
-
-
-def _encodable(text: str) -> str:
-    """Return text that UTF-8 can encode; file names may have characters that it cannot."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def try_to_lock(path: Path) -> RunLock | None:

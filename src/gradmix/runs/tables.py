@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from gradmix.errors import UnknownNameError
 from gradmix.runs.comparisons import ACCURACY, Cell, compare
 from gradmix.runs.groups import BY, Group, capability_note, differing, show_setting
-from gradmix.runs.measures import Difference, number
+from gradmix.runs.measures import Difference, Summary, number
 from gradmix.runs.results import RunResult
 
 GRADIENTS_ADD = "what gradients add"
@@ -166,6 +166,15 @@ def _reference_difference(cell: Cell, digits: int) -> TextCell:
 
 
 # --- groups and runs ----------------------------------------------------------------------------
+
+
+def rows_of(
+    found: Iterable[tuple[str, Mapping[str, Summary]]],
+) -> tuple[tuple[str, ...], tuple[TableRow, ...]]:
+    """Return the names of all numbers, and a row of cells for each label."""
+    found = list(found)
+    names = tuple(dict.fromkeys(name for _, numbers in found for name in numbers))
+    return names, tuple(((k,), tuple(Cell(own.get(n)) for n in names)) for k, own in found)
 
 
 def comparison_table(
