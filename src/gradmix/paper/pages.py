@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from gradmix.errors import InputError, MissingPackageError
 from gradmix.files.atomic_write import write_text
@@ -20,6 +24,7 @@ from gradmix.mixing import parse_recipe
 from gradmix.paper.reproductions import SMALL_EPOCHS, Reproduction, configs_of, select_lines
 from gradmix.paper.tables import Find, fill_tables, printable
 from gradmix.runs.config import RunConfig
+from gradmix.runs.measures import Summary
 from gradmix.runs.tables import Table, to_markdown
 
 if TYPE_CHECKING:
@@ -195,25 +200,18 @@ def draw(table: Table) -> str:
     return file.getvalue()
 
 
-def _values(table: Table) -> list[tuple[str, list[float], list[float]]]:
-    """Return label, means and standard deviations of every row; NaN where nothing was run."""
-    nothing = float("nan")
-    return [
-        (
-            label,
-            [nothing if cell.value is None else cell.value.mean for cell in cells],
-            [0.0 if cell.value is None else cell.value.std or 0.0 for cell in cells],
-        )
-        for (label,), cells in table.rows
-    ]
+def _values(table: Table) -> Iterator[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]]:
+    """Yield label, means and standard deviations of every row; NaN where nothing was run."""
+    for (label,), cells in table.rows:
+        values = [cell.value or Summary(math.nan, None) for cell in cells]
+        yield label, np.array([v.mean for v in values]), np.array([v.std or 0.0 for v in values])
 
 
 def _lines(axes: Axes, table: Table) -> None:
     x = [float(name) for name in table.groups]
     for label, mean, std in _values(table):
         axes.plot(x, mean, marker="o", markersize=3, label=label)
-        low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
-        axes.fill_between(x, low, high, alpha=0.15, linewidth=0)
+        axes.fill_between(x, mean - std, mean + std, alpha=0.15, linewidth=0)
     if all(value.is_integer() for value in x):
         axes.set_xticks(x)
     _label(axes, table)
@@ -222,7 +220,7 @@ def _lines(axes: Axes, table: Table) -> None:
 def _bars(axes: Axes, table: Table) -> None:
     width, names = 0.8 / len(table.rows), table.groups
     for number, (label, mean, std) in enumerate(_values(table)):
-        x = [place + (number - (len(table.rows) - 1) / 2) * width for place in range(len(mean))]
+        x = np.arange(len(mean)) + (number - (len(table.rows) - 1) / 2) * width
         axes.bar(x, mean, width, yerr=std, label=label, error_kw={"linewidth": 0.8})
     long = max(map(len, names)) > 8 and len(names) > 4
     turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if long else {}
