@@ -18,10 +18,10 @@ from gradmix import ResultStore, config_for
 from gradmix._setting_types import parse_seeds
 from gradmix.methods import METHODS
 from gradmix.runs.config import RunConfig
-from gradmix.runs.labels import display
+from gradmix.runs.groups import display
+from gradmix.runs.measures import summarize
 from gradmix.runs.results import RunResult
 from gradmix.runs.run import Outcome
-from gradmix.runs.statistics import summarize
 from gradmix.runs.sweep import Sweep, run_sweep
 
 DATA = ("mnist", "fashion-mnist")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import gradmix
-from gradmix.paper.figures import STYLE
+from gradmix.paper.pages import STYLE
 from gradmix.runs.results import RunResult
 from gradmix.settings import changed_settings
 

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from gradmix.paper.figures import STYLE
+from gradmix.paper.pages import STYLE
 
 Row = dict[str, Any]
 LABELS = {

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import gradmix
-from gradmix.paper.figures import STYLE
+from gradmix.paper.pages import STYLE
 from gradmix.runs.results import RunResult
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -14,7 +14,7 @@ from gradmix import ResultStore
 from gradmix.cli import main
 from gradmix.methods import METHODS
 from gradmix.runs.config import expand
-from gradmix.runs.grid import read_grids
+from gradmix.runs.sweep import read_grids
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

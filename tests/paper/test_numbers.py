@@ -13,7 +13,7 @@ from gradmix.mixing.recipe import PARTNERS
 from gradmix.models import MODELS
 from gradmix.paper.numbers import paper_accuracy, paper_tables
 from gradmix.runs.config import config_for
-from gradmix.runs.statistics import Summary
+from gradmix.runs.measures import Summary
 
 FIVE = {"mnist", "fashion-mnist", "cifar-10", "cifar-100", "tiny-imagenet"}
 MIXES = {"none", "randaugment", *RECIPES} - {"balanced-remix", "gradmix+"}

@@ -6,8 +6,7 @@ import pytest
 
 from gradmix import config_for, run
 from gradmix.errors import UnknownNameError
-from gradmix.paper.lines import configs_of
-from gradmix.paper.reproductions import find_reproduction, reproductions, select_lines
+from gradmix.paper.reproductions import configs_of, find_reproduction, reproductions, select_lines
 from gradmix.runs.config import controls_of
 
 TABLES = [

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from gradmix.paper.figures import draw
-from gradmix.paper.pages import write_page
+from gradmix.paper.pages import draw, write_page
 from gradmix.paper.reproductions import find_reproduction
-from gradmix.paper.tables import FilledTable, fill_tables, printable
+from gradmix.paper.tables import fill_tables, printable
 from gradmix.runs.comparisons import Cell
-from gradmix.runs.statistics import summarize
+from gradmix.runs.measures import summarize
 from gradmix.runs.tables import Table
 
 ACCURACIES = {("none", 0): 0.9, ("none", 1): 0.92, ("gradmix+", 0): 0.95, ("mixup", 0): 0.8}
@@ -42,13 +41,13 @@ def fill_one(name, data, seeds, find, scale="full"):
 
 
 def labels(filled):
-    return tuple(label for (label,), _ in filled.table.rows)
+    return tuple(label for (label,), _ in filled.rows)
 
 
 def test_ours_theirs_and_the_difference(main_er):
     filled = main_er()
     assert labels(filled) == ("ER", "ER + Mixup", "ER + gradmix+")
-    plain, unknown = filled.table.rows[0][1]
+    plain, unknown = filled.rows[0][1]
     assert plain.value == summarize([0.9, 0.92])
     assert (plain.reference.mean, plain.reference.std) == (0.896, 0.002)
     assert unknown.reference is None  # the paper has no digits
@@ -62,13 +61,13 @@ def test_ours_theirs_and_the_difference(main_er):
 
 
 def test_data_sets_have_their_display_names(find, main_er):
-    assert main_er().table.groups == ("MNIST", "Digits")
+    assert main_er().groups == ("MNIST", "Digits")
     tables = fill_tables(find_reproduction("forgetting"), ["mnist"], [0, 1], find)
-    assert {filled.table.title.partition(": ")[0] for filled in tables} == {"MNIST"}
+    assert {filled.title.partition(": ")[0] for filled in tables} == {"MNIST"}
 
 
 def test_gradmix_plus_is_compared_with_the_papers_gradmix(main_er):
-    assert main_er().table.rows[2][1][0].reference.mean == 0.918
+    assert main_er().rows[2][1][0].reference.mean == 0.918
 
 
 def test_the_paper_may_have_a_number_in_another_table(example):
@@ -76,7 +75,7 @@ def test_the_paper_may_have_a_number_in_another_table(example):
         return replace(example(0.5), config=config.to_json()) if config.mix == "none" else None
 
     filled = fill_one("compatibility", ["mnist"], [0], find_mir)
-    cells = {label: cells for (label,), cells in filled.table.rows}
+    cells = {label: cells for (label,), cells in filled.rows}
     assert cells["MIR"][0].reference.mean == 0.9  # of main-mir
     assert cells["MEMO"][0].reference is None
 
@@ -91,7 +90,7 @@ def test_the_best_row_is_chosen_among_rows_with_the_same_setting(example, find):
         *("ER, exemplars 16", "ER + Mixup, exemplars 16", "ER + gradmix+, exemplars 16"),
         "ER, exemplars 64",
     )
-    bold = {label for (label,), cells in filled.table.rows if cells[0].best}
+    bold = {label for (label,), cells in filled.rows if cells[0].best}
     assert bold == {"ER + gradmix+, exemplars 16"}  # nothing competes with ER, exemplars 64
 
 
@@ -106,7 +105,7 @@ def test_controls_of_gradient_mixes_are_found_and_compared(example, find):
         return replace(example(0.9), config=config.to_json()) if balanced else find(config)
 
     filled = fill_one("main-er", ["mnist"], [0], find_control)
-    added = {label: cells[0].gradients for (label,), cells in filled.table.rows}
+    added = {label: cells[0].gradients for (label,), cells in filled.rows}
     assert added["ER + gradmix+"].mean == pytest.approx(0.05)
     assert added["ER + gradmix+"].base == "balanced-remix"
     assert added["ER + balanced control of gradmix+"] is None
@@ -115,24 +114,15 @@ def test_controls_of_gradient_mixes_are_found_and_compared(example, find):
 
 
 def series(rows=2, columns=6, chart="lines"):
-    return FilledTable(
-        chart,
-        Table(
-            ("task",),
-            tuple(str(i + 1) for i in range(columns)),
-            ("",),
-            tuple(
-                (
-                    (f"row {i}",),
-                    tuple(
-                        Cell(summarize([i + j / 10] * 2)) if (i, j) != (1, 0) else Cell()
-                        for j in range(columns)
-                    ),
-                )
-                for i in range(rows)
-            ),
-            "mnist: accuracy",
-        ),
+    cells = {(i, j): Cell(summarize([i + j / 10] * 2)) for i in range(rows) for j in range(columns)}
+    cells[1, 0] = Cell()
+    return Table(
+        ("task",),
+        tuple(str(i + 1) for i in range(columns)),
+        ("",),
+        tuple(((f"row {i}",), tuple(cells[i, j] for j in range(columns))) for i in range(rows)),
+        "mnist: accuracy",
+        chart=chart,
     )
 
 
@@ -153,8 +143,8 @@ def test_pictures_are_the_same_every_time_and_have_their_texts(chart):
     picture = draw(filled)
     assert picture == draw(filled)
     assert picture.startswith("<?xml")
-    assert filled.table.title in picture
-    assert all(f">{name}<" in picture for name in (*filled.table.groups, *labels(filled)))
+    assert filled.title in picture
+    assert all(f">{name}<" in picture for name in (*filled.groups, *labels(filled)))
 
 
 def test_a_page_has_tables_and_pictures(tmp_path):

@@ -77,9 +77,9 @@ def test_embedding_tells_how_many_photos_are_done(config, monkeypatch):
     monkeypatch.setattr("gradmix.runs.backbones.EMBED_BATCH", 5)
     seen = []
     frozen = config(mix="none", method="ridge", skip_unreadable="yes")  # not embedded before
-    prepare_run(frozen, lambda done, total: seen.append((done, total)))
+    prepare_run(frozen, on_photo=lambda done, total: seen.append((done, total)))
     assert seen == [(5, 18), (10, 18), (12, 18), (17, 18), (18, 18)]
-    prepare_run(frozen, lambda done, total: seen.append((done, total)))
+    prepare_run(frozen, on_photo=lambda done, total: seen.append((done, total)))
     assert len(seen) == 5  # kept
 
 

@@ -19,7 +19,7 @@ from gradmix.runs.comparisons import (
     parse_condition,
 )
 from gradmix.runs.groups import group_results
-from gradmix.runs.statistics import paired_difference, summarize
+from gradmix.runs.measures import paired_difference, summarize
 
 NONE = {0: 0.80, 1: 0.82, 2: 0.84}
 MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}  # 0.05, 0.07 and 0.03 more

@@ -7,7 +7,7 @@ import pytest
 from gradmix.errors import UnknownNameError
 from gradmix.runs.comparisons import Cell
 from gradmix.runs.groups import group_results
-from gradmix.runs.statistics import Summary
+from gradmix.runs.measures import Summary
 from gradmix.runs.tables import (
     TextCell,
     TextTable,
@@ -15,8 +15,10 @@ from gradmix.runs.tables import (
     group_records,
     run_records,
     runs_table,
+    to_csv,
+    to_latex,
+    to_markdown,
 )
-from gradmix.runs.writers import to_csv, to_latex, to_markdown
 
 NONE = {0: 0.80, 1: 0.82, 2: 0.84}
 MIXUP = {0: 0.85, 1: 0.89, 2: 0.87}

@@ -63,8 +63,15 @@ def results(
     from gradmix._setting_types import parse_seeds
     from gradmix.runs.comparisons import parse_condition
     from gradmix.runs.groups import capability_note, group_results, in_order, select
-    from gradmix.runs.tables import comparison_table, group_records, run_records, runs_table
-    from gradmix.runs.writers import to_csv, to_latex, to_markdown
+    from gradmix.runs.tables import (
+        comparison_table,
+        group_records,
+        run_records,
+        runs_table,
+        to_csv,
+        to_latex,
+        to_markdown,
+    )
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
@@ -181,7 +188,7 @@ def _check_names(
 ) -> None:
     """Refuse settings and values that no result has."""
     from gradmix.runs.comparisons import parse_against
-    from gradmix.runs.labels import show_setting
+    from gradmix.runs.groups import show_setting
 
     settings = {name for result in everything for name in result.config}
     if across not in settings:

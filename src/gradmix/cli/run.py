@@ -27,7 +27,6 @@ from gradmix.cli.terminal import (
     showing_progress,
 )
 from gradmix.errors import FileInUseError
-from gradmix.runs.statistics import summarize
 
 if TYPE_CHECKING:
     from gradmix.runs.config import RunConfig
@@ -149,7 +148,7 @@ def _run_together(
 ) -> tuple[list[RunResult], bool]:
     """Do as `run_all` does, on several devices; ranks other than 0 show nothing and exit."""
     from gradmix.plugins import registered
-    from gradmix.runs.together import follow_runs, one_device
+    from gradmix.runs.run import follow_runs, one_device
     from gradmix.training.launch import open_job
 
     device, precision = one_device(configs)
@@ -177,7 +176,7 @@ def _run_one(
     with showing_progress() as progress:
         observe = follow(progress, config, every_task=store is not None)
         on_photo = photo_counter(progress) if config.frozen else None
-        training = prepare_run(config, on_photo, job)  # impossible runs write nothing
+        training = prepare_run(config, job=job, on_photo=on_photo)  # impossible runs write nothing
         if store is None:
             return train(config, training, observe)
         store.create().tidy()
@@ -198,6 +197,8 @@ def _run_one(
 
 def results_table(rows: Mapping[str, Sequence[RunResult]]) -> Table:
     """Return a table with one row per label: the main metrics over its results."""
+    from gradmix.runs.measures import summarize
+
     columns = ("seeds", "average accuracy", "final accuracy", "forgetting", "seconds")
     table = Table(Column("", overflow="fold"), *(Column(name, no_wrap=True) for name in columns))
     for label, results in rows.items():

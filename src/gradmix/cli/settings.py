@@ -183,13 +183,17 @@ def chosen_runs(
     """
     from gradmix.plugins import import_plugins
     from gradmix.runs.config import controls_of, expand
-    from gradmix.runs.grid import read_grids
 
     import_plugins(imports or [])
     axes = chosen(settings)
     axes |= {"data": list(data)} if data else {}
     axes |= {"seed": parse_seeds(seeds)} if seeds else {}
-    grids: list[Any] = [axes] if file is None else read_grids(file, **axes)
+    if file is None:
+        grids: list[Any] = [axes]
+    else:
+        from gradmix.runs.sweep import read_grids
+
+        grids = list(read_grids(file, **axes))
     hint = "" if skip_impossible is None else "; --skip-impossible skips it"
     configs, skipped = expand(grids, bool(skip_impossible), remedy=hint)
     if controls:

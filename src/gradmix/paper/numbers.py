@@ -19,7 +19,7 @@ from gradmix.methods.capabilities import read_options
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.runs.config import config_for
 from gradmix.runs.groups import current_settings
-from gradmix.runs.statistics import Summary
+from gradmix.runs.measures import Summary
 from gradmix.settings import MixSettings
 
 ACCURACY = "average accuracy"
@@ -29,7 +29,6 @@ FREE = {
     *MixSettings.model_fields.keys() - {"mix", "alpha", "mix_first_task"},
 }
 """Settings that a comparison ignores. `_mix_in_paper` checks the τ of Remix."""
-
 
 SEEDS = 5
 """Behind every number with a standard deviation."""
@@ -76,16 +75,18 @@ def paper_tables() -> Mapping[str, PaperTable]:
             table["label"],
             table["caption"],
             table["quantity"],
-            tuple(PaperRow(row["setting"], _read_values(row["values"])) for row in table["rows"]),
+            tuple(
+                PaperRow(
+                    row["setting"],
+                    {
+                        data: Summary(mean, std, 1 if std is None else SEEDS)
+                        for data, (mean, std) in row["values"].items()
+                    },
+                )
+                for row in table["rows"]
+            ),
         )
         for key, table in json.loads(text)["tables"].items()
-    }
-
-
-def _read_values(values: Mapping[str, tuple[float, float | None]]) -> dict[str, Summary]:
-    return {
-        data: Summary(mean, std, 1 if std is None else SEEDS)
-        for data, (mean, std) in values.items()
     }
 
 
@@ -124,8 +125,8 @@ def _setting_in_paper(config: Mapping[str, Any]) -> Setting | None:
     data = config["data"]
     config = {**config_for(data, mix=config.get("mix")).to_json(), **config}
     recipe = parse_recipe(**{name: config[name] for name in MixSettings.model_fields})
-    mix = _mix_in_paper(recipe)
-    if mix is None or not _has_default_options(config):
+    mix, options = _mix_in_paper(recipe), find_method(config["method"]).options_type
+    if mix is None or read_options(options, config["options"]) != options():
         return None
     usual = config_for(data, method=config["method"], mix=mix)
     expected = usual.to_json() | {"alpha": usual.recipe and usual.recipe.alpha}
@@ -152,8 +153,3 @@ def _mix_in_paper(recipe: Recipe | None) -> str | None:
         if recipe.axes == known.axes and recipe.label_rule == known.label_rule:
             return name
     return None
-
-
-def _has_default_options(config: Mapping[str, Any]) -> bool:
-    kind = find_method(config["method"]).options_type
-    return read_options(kind, config["options"]) == kind()

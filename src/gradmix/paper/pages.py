@@ -5,24 +5,30 @@ The last line of a page is a comment that says what it shows, so that a later ca
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+import numpy as np
+import numpy.typing as npt
 
 from gradmix.errors import InputError, MissingPackageError
 from gradmix.files.atomic_write import write_text
 from gradmix.files.schema import Schema
 from gradmix.methods import find_method
 from gradmix.mixing import parse_recipe
-from gradmix.paper.figures import draw
-from gradmix.paper.lines import SMALL_EPOCHS, configs_of
-from gradmix.paper.reproductions import Reproduction, select_lines
-from gradmix.paper.tables import FilledTable, Find, fill_tables, printable
+from gradmix.paper.reproductions import SMALL_EPOCHS, Reproduction, configs_of, select_lines
+from gradmix.paper.tables import Find, fill_tables, printable
 from gradmix.runs.config import RunConfig
-from gradmix.runs.writers import to_markdown
+from gradmix.runs.measures import Summary
+from gradmix.runs.tables import Table, to_markdown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SMALL = (
     f"Small scale: narrow networks and at most {SMALL_EPOCHS} epochs per task. "
@@ -49,7 +55,7 @@ class Selection(Schema):
             for config in configs_of(line, name, self.seeds, scale)
         ]
 
-    def fill(self, reproduction: Reproduction, find: Find, scale: str) -> list[FilledTable]:
+    def fill(self, reproduction: Reproduction, find: Find, scale: str) -> list[Table]:
         """Fill the selected lines with the results that exist; see `fill_tables`."""
         selected = select_lines(reproduction, self.mixes, self.methods)
         return fill_tables(selected, self.data, self.seeds, find, scale)
@@ -58,7 +64,7 @@ class Selection(Schema):
         """Return what either of the two shows."""
         every = None if self.mixes is None or other.mixes is None else [*self.mixes, *other.mixes]
         return Selection(
-            mixes=every if every is None else list(dict.fromkeys(every)),
+            mixes=every and list(dict.fromkeys(every)),
             methods=list(dict.fromkeys([*self.methods, *other.methods])),
             data=list(dict.fromkeys([*self.data, *other.data])),
             seeds=sorted({*self.seeds, *other.seeds}),
@@ -68,25 +74,20 @@ class Selection(Schema):
         """Return what can be shown, and for every missing plugin a message that names it."""
         problems: list[str] = []
 
-        def keep(names: list[str], find: Callable[[str], object]) -> list[str]:
-            return [name for name in names if _is_known(name, find, problems)]
+        def is_known(name: str, find: Callable[[str], object]) -> bool:
+            try:
+                find(name)
+            except InputError as error:
+                told = f"rows of {name!r} are omitted: {error}; a plugin needs --import MODULE"
+                problems.append(told)
+                return False
+            return True
 
-        mixes = None if self.mixes is None else keep(self.mixes, _find_mix)
-        methods = keep(self.methods, find_method)
+        mixes = self.mixes and [
+            mix for mix in self.mixes if mix == "randaugment" or is_known(mix, parse_recipe)
+        ]
+        methods = [method for method in self.methods if is_known(method, find_method)]
         return self.model_copy(update={"mixes": mixes, "methods": methods}), problems
-
-
-def _find_mix(name: str) -> object:
-    return name == "randaugment" or parse_recipe(name)
-
-
-def _is_known(name: str, find: Callable[[str], object], problems: list[str]) -> bool:
-    try:
-        find(name)
-    except InputError as error:
-        problems.append(f"rows of {name!r} are omitted: {error}; a plugin needs --import MODULE")
-        return False
-    return True
 
 
 def update_page(
@@ -104,8 +105,17 @@ def update_page(
     Returns:
         The path of the page, and messages about what it lacks.
     """
-    earlier = _read_selection(_page_of(reproduction, folder, scale), reproduction)
-    every = selection if earlier is None else earlier.joined(selection)
+    path = _page_of(reproduction, folder, scale)
+    every = selection
+    if path.exists():
+        last = path.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+        try:
+            content = json.loads(last.removeprefix(MARK).removesuffix(" -->"))
+            earlier = Selection.model_validate(content)
+        except ValueError:  # the page does not say what it shows: by default everything
+            data = list(reproduction.data)
+            earlier = Selection(mixes=None, methods=[], data=data, seeds=PAPER_SEEDS)
+        every = earlier.joined(selection)
     shown, problems = every.known()
     tables = shown.fill(reproduction, find, scale)
     page, problem = write_page(reproduction, tables, folder, scale, every)
@@ -117,19 +127,6 @@ def _page_of(reproduction: Reproduction, folder: Path, scale: str) -> Path:
     return folder / f"{reproduction.name}{suffix}.md"
 
 
-def _read_selection(page: Path, reproduction: Reproduction) -> Selection | None:
-    """Return what a page shows: by default everything, if it does not say; None without a page."""
-    try:
-        last = page.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
-    except OSError:
-        return None
-    try:
-        content = json.loads(last.removeprefix(MARK).removesuffix(" -->"))
-        return Selection.model_validate(content)
-    except (ValueError, ValidationError):
-        return Selection(mixes=None, methods=[], data=list(reproduction.data), seeds=PAPER_SEEDS)
-
-
 def title_of(reproduction: Reproduction, scale: str) -> str:
     """Return the title of a page; it names every scale other than the paper's."""
     return reproduction.name if scale == "full" else f"{reproduction.name} ({scale} scale)"
@@ -137,19 +134,12 @@ def title_of(reproduction: Reproduction, scale: str) -> str:
 
 def write_page(
     reproduction: Reproduction,
-    tables: Sequence[FilledTable],
+    tables: Sequence[Table],
     folder: Path,
     scale: str = "full",
     selection: Selection | None = None,
 ) -> tuple[Path, str]:
-    """Write a page and its pictures.
-
-    Args:
-        reproduction: A table or figure of the paper.
-        tables: What the page shows.
-        folder: Where it is written.
-        scale: `full` (the paper's) or `small`.
-        selection: What was selected, for a later call.
+    """Write a page with these tables and their pictures; see `update_page` for the arguments.
 
     Returns:
         The path of the page, and a message if there are no pictures because matplotlib is missing.
@@ -159,26 +149,95 @@ def write_page(
     blocks = [f"# {title_of(reproduction, scale)}", reproduction.about]
     blocks += [] if scale == "full" else [SMALL]
     problem = ""
-    for filled in tables:
-        if filled.chart != "table" and not problem:
+    for table in tables:
+        if table.chart != "table" and not problem:
             try:
-                picture = draw(filled)
+                picture = draw(table)
             except MissingPackageError as error:
                 problem = str(error)
             else:
-                name = f"{page.stem}-{_file_name(filled.table.title)}.svg"
+                title = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")
+                name = f"{page.stem}-{title}.svg"
                 write_text(folder / name, picture)
-                blocks.append(f"![{filled.table.title}]({name})")
-        blocks.append(to_markdown(printable(filled).text()).rstrip())
+                blocks.append(f"![{table.title}]({name})")
+        blocks.append(to_markdown(printable(table).text()).rstrip())
     blocks += [] if selection is None else [f"{MARK}{selection.model_dump_json()} -->"]
     write_text(page, "\n\n".join(blocks) + "\n")
     return page, problem
 
 
-def _file_name(title: str) -> str:
-    """Turn a title into a part of a file name.
+# --- pictures, which need matplotlib --------------------------------------------------------------
 
-    >>> _file_name("mnist: RMSE against λ")
-    'mnist-rmse-against'
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "gradmix",  # the same picture gives the same file
+    "svg.fonttype": "none",  # text stays text
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+}
+
+
+def draw(table: Table) -> str:
+    """Return a chart as SVG.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
     """
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackageError(
+            "figures need matplotlib; install it with: pip install 'gradmix[figures]'"
+        ) from error
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        {"lines": _lines, "bars": _bars, "heatmap": _heatmap}[table.chart](axes, table)
+        axes.set_title(table.title, loc="left")
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def _values(table: Table) -> Iterator[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]]:
+    """Yield label, means and standard deviations of every row; NaN where nothing was run."""
+    for (label,), cells in table.rows:
+        values = [cell.value or Summary(math.nan, None) for cell in cells]
+        yield label, np.array([v.mean for v in values]), np.array([v.std or 0.0 for v in values])
+
+
+def _lines(axes: Axes, table: Table) -> None:
+    x = [float(name) for name in table.groups]
+    for label, mean, std in _values(table):
+        axes.plot(x, mean, marker="o", markersize=3, label=label)
+        axes.fill_between(x, mean - std, mean + std, alpha=0.15, linewidth=0)
+    if all(value.is_integer() for value in x):
+        axes.set_xticks(x)
+    _label(axes, table)
+
+
+def _bars(axes: Axes, table: Table) -> None:
+    width, names = 0.8 / len(table.rows), table.groups
+    for number, (label, mean, std) in enumerate(_values(table)):
+        x = np.arange(len(mean)) + (number - (len(table.rows) - 1) / 2) * width
+        axes.bar(x, mean, width, yerr=std, label=label, error_kw={"linewidth": 0.8})
+    long = max(map(len, names)) > 8 and len(names) > 4
+    turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if long else {}
+    axes.set_xticks(range(len(names)), names, **turned)
+    _label(axes, table)
+
+
+def _label(axes: Axes, table: Table) -> None:
+    axes.set_xlabel(table.heads[0])
+    if len(table.rows) > 1:
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _heatmap(axes: Axes, table: Table) -> None:
+    image = axes.imshow([means for _, means, _ in _values(table)], cmap="viridis")
+    axes.set_xticks(range(len(table.groups)), table.groups, rotation=45, ha="right")
+    axes.set_yticks(range(len(table.rows)), [label for (label,), _ in table.rows])
+    axes.set_xlabel("partner's class")
+    axes.set_ylabel("class")
+    axes.figure.colorbar(image, ax=axes)

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gradmix.paper.lines import configs_of
 from gradmix.paper.numbers import ACCURACY, Setting, paper_accuracy, paper_tables
-from gradmix.paper.reproductions import Chart, Panel, Reproduction
+from gradmix.paper.reproductions import Panel, Reproduction, configs_of
 from gradmix.runs.comparisons import Cell, compare
 from gradmix.runs.config import RunConfig, controls_of
-from gradmix.runs.groups import Group, capability_note
-from gradmix.runs.labels import display
+from gradmix.runs.groups import Group, capability_note, display
+from gradmix.runs.measures import Summary
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Summary
-from gradmix.runs.tables import Table, TableRow
+from gradmix.runs.tables import Table, TableRow, rows_of
 
 MAX_COLUMNS = 4
 """More columns leave no room for standard deviations."""
 
 Find = Callable[[RunConfig], RunResult | None]
-
-
-@dataclass(frozen=True)
-class FilledTable:
-    """A table and the chart that shows it."""
-
-    chart: Chart
-    table: Table
 
 
 Found = Mapping[tuple[str, str], Group]
@@ -40,7 +30,7 @@ def fill_tables(
     seeds: Sequence[int],
     find: Find,
     scale: str = "full",
-) -> list[FilledTable]:
+) -> list[Table]:
     """Fill a reproduction with the results that exist.
 
     Args:
@@ -65,17 +55,14 @@ def fill_tables(
                 found[line.label, name] = group
             controls += _find_groups({}, zip(*map(controls_of, configs), strict=True), find)
     single = [panel for panel in reproduction.panels if panel.chart == "table"]
-    tables = []
-    if single:
-        table = _numbers(reproduction, single, data, found, controls)
-        tables.append(FilledTable("table", table))
+    tables = [_numbers(reproduction, single, data, found, controls)] if single else []
     tables += [
-        FilledTable(panel.chart, _series(reproduction, panel, name, found))
+        _series(reproduction, panel, name, found)
         for panel in reproduction.panels
         if panel.chart != "table"
         for name in data
     ]
-    return [filled for filled in tables if filled.table.rows]
+    return [table for table in tables if table.rows]
 
 
 def _find_groups(
@@ -149,21 +136,18 @@ def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -
             row, _, column = pair.partition(" → ")
             square.setdefault(row, {})[column] = own
         values = square
-    names = tuple(dict.fromkeys(name for one in values.values() for name in one))
-    rows = tuple(
-        ((label,), tuple(Cell(one.get(name)) for name in names)) for label, one in values.items()
-    )
+    names, rows = rows_of(values.items())
     title = f"{display(data)}: {panel.title}"
-    return Table((panel.across,), names, ("",), rows, title, reproduction.digits)
+    heads, digits = (panel.across,), reproduction.digits
+    return Table(heads, names, ("",), rows, title, digits, chart=panel.chart)
 
 
-def printable(filled: FilledTable) -> Table:
+def printable(table: Table) -> Table:
     """Return the table in a shape that fits a page.
 
     Long series run downwards. Wide tables omit the standard deviations.
     """
-    table = filled.table
-    if filled.chart in ("lines", "bars") and len(table.groups) > max(4, len(table.rows)):
+    if table.chart in ("lines", "bars") and len(table.groups) > max(4, len(table.rows)):
         columns = zip(*(cells for _, cells in table.rows), strict=True)
         rows = tuple(((name,), cells) for name, cells in zip(table.groups, columns, strict=True))
         table = replace(table, groups=tuple(label for (label,), _ in table.rows), rows=rows)

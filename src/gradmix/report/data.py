@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ import numpy.typing as npt
 from gradmix.paper.numbers import paper_accuracy
 from gradmix.report.rows import Row, by_data, other_mixes
 from gradmix.runs import measures
-from gradmix.runs.labels import display
+from gradmix.runs.groups import display
+from gradmix.runs.measures import Summary, summarize
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Summary, summarize_each
 
 METRICS = (
     "average_accuracy",
@@ -27,21 +26,14 @@ METRICS = (
     "forward_transfer",
 )
 DIGITS = 4
+MOST_NAMES = 5
+"""A task with more classes is named by their number."""
+
 MAX_CLASSES = 100
 """A heatmap has no room for more."""
 
 MAX_CELLS = 800_000
 """In all heatmaps of a page together, at 5 bytes each."""
-
-
-def embed(value: object) -> str:
-    """Return JSON that is safe inside a script element.
-
-    >>> embed({"a": "</script>"})
-    '{"a":"\\\\u003c/script>"}'
-    """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c")
 
 
 def chart_data(rows: Sequence[Row], by_task: Collection[str]) -> dict[str, Any]:
@@ -71,7 +63,19 @@ def chart_data(rows: Sequence[Row], by_task: Collection[str]) -> dict[str, Any]:
         "sets": [{"data": data, "label": display(data)} for data in by_data(rows)],
         "axes": [{"names": a.names, "seen": a.seen, "byTask": a.by_task} for a in distinct],
         "rows": described,
-        "runs": _runs(rows),
+        "runs": [
+            {
+                "row": number,
+                "config": result.config,
+                "versions": result.versions,
+                "metrics": result.metrics,
+                "seconds": result.seconds,
+                # up to the diagonal:
+                "accuracy": [line[: task + 1] for task, line in enumerate(result.accuracy)],
+            }
+            for number, row in enumerate(rows)
+            for result in row.results
+        ],
     }
 
 
@@ -90,7 +94,12 @@ def _describe(row: Row, axis: ClassAxis) -> dict[str, Any]:
         "label": row.label,
         "colour": row.colour,
         "seeds": row.seeds,
-        "tasks": [task_name(result, task) for task in range(len(result.tasks))],
+        "tasks": [
+            ", ".join(result.class_names[label] for label in task["classes"])
+            if len(task["classes"]) <= MOST_NAMES
+            else f"{len(task['classes'])} classes"
+            for task in result.tasks
+        ],
         "metrics": {name: _pair(row.metric(name)) for name in METRICS},
         "paper": None if paper is None else [paper.mean, paper.std],
         "seconds": {part: _pair(seconds.get(part)) for part in measures.SECONDS},
@@ -100,28 +109,6 @@ def _describe(row: Row, axis: ClassAxis) -> dict[str, Any]:
         "classes": [_pairs(line) for line in class_accuracy(row, axis)],
         "pairs": pair_counts(row, axis),
     }
-
-
-def task_name(result: RunResult, task: int) -> str:
-    """Name a task by its classes, or by their number if they are many."""
-    names = [result.class_names[label] for label in result.tasks[task]["classes"]]
-    return ", ".join(names) if len(names) <= 5 else f"{len(names)} classes"
-
-
-def _runs(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return every run with its settings; the accuracy matrix up to its diagonal."""
-    return [
-        {
-            "row": number,
-            "config": result.config,
-            "versions": result.versions,
-            "metrics": result.metrics,
-            "seconds": result.seconds,
-            "accuracy": [line[: task + 1] for task, line in enumerate(result.accuracy)],
-        }
-        for number, row in enumerate(rows)
-        for result in row.results
-    ]
 
 
 def _pairs(values: Iterable[Summary]) -> list[list[float | None]]:
@@ -194,7 +181,7 @@ def class_accuracy(row: Row, axis: ClassAxis) -> list[list[Summary]]:
     """Return the accuracy on every class (or task) learned so far, after each task."""
     tables = [axis.accuracy_of(result) for result in row.results]
     return [
-        summarize_each([table[task][:number] for table in tables])
+        [summarize([table[task][place] for table in tables]) for place in range(number)]
         for task, number in enumerate(axis.seen)
     ]
 

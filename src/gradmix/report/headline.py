@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from html import escape
 
-from gradmix.report.html import count
 from gradmix.report.rows import Row, by_data, by_method
 from gradmix.runs.comparisons import (
     ACCURACY,
-    agree,
     best_control,
     compare_groups,
     difference_to,
     quality,
 )
-from gradmix.runs.groups import OF_THE_METHOD, OF_THE_MIX
-from gradmix.runs.labels import display
-from gradmix.runs.statistics import number
+from gradmix.runs.groups import OF_THE_METHOD, OF_THE_MIX, display, grouped
+from gradmix.runs.measures import number
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:
@@ -25,7 +22,11 @@ def headlines(rows: Sequence[Row]) -> list[str]:
     rows = [row for row in rows if row.metric(ACCURACY) is not None]
     comparisons = _comparisons(rows)
     if not comparisons:
-        return [_alone(row) for row in rows] or ["No run has an average accuracy."]
+        return [
+            f"On {escape(display(row.data))}, <strong>{escape(row.label)}</strong> has an average "
+            f"accuracy of {_value(row)}; there is nothing to compare it with."
+            for row in rows
+        ] or ["No run has an average accuracy."]
     sentences = [_compare(where, found) for where, found in comparisons]
     if len(sentences) > 1:
         sentences.insert(0, _overview([found for _, found in comparisons]))
@@ -51,14 +52,8 @@ def _comparisons(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 def _rivals(rows: Sequence[Row], free: Collection[str]) -> list[list[Row]]:
     """Return the sets of several rows that differ only in the free settings, best row first."""
-    sets: list[list[Row]] = []
-    for row in rows:
-        own = next((rivals for rivals in sets if agree(row, rivals[0], free)), None)
-        if own is None:
-            sets.append([row])
-        else:
-            own.append(row)
-    return [sorted(own, key=quality, reverse=True) for own in sets if len(own) > 1]
+    sets = grouped(rows, lambda row: repr([row.key[name] for name in row.key if name not in free]))
+    return [sorted(own, key=quality, reverse=True) for own in sets.values() if len(own) > 1]
 
 
 def _overview(comparisons: Sequence[list[Row]]) -> str:
@@ -135,13 +130,15 @@ def _certainty(first: Row, second: Row) -> str:
     return f"ahead with {only} {len(common)} common seeds"
 
 
-def _alone(row: Row) -> str:
-    return (
-        f"On {escape(display(row.data))}, <strong>{escape(row.label)}</strong> has an average "
-        f"accuracy of {_value(row)}; there is nothing to compare it with."
-    )
-
-
 def _value(row: Row) -> str:
     summary = row.metric(ACCURACY)
     return "" if summary is None else f"{summary.text()} over {count(summary.n, 'seed')}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "seed"), count(5, "seed")
+    ('1 seed', '5 seeds')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

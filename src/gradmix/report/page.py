@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from base64 import b64encode
 from collections.abc import Sequence
@@ -15,9 +16,8 @@ from gradmix import __version__
 from gradmix.errors import ResultError
 from gradmix.files.atomic_write import write_text
 from gradmix.report import tables
-from gradmix.report.data import chart_data, embed, final_class_accuracy, shown_by_task
+from gradmix.report.data import chart_data, final_class_accuracy, shown_by_task
 from gradmix.report.headline import headlines
-from gradmix.report.html import to_description_list
 from gradmix.report.rows import Row, by_data, make_rows
 from gradmix.runs.results import RunResult
 
@@ -79,64 +79,47 @@ def render(
     by_task = shown_by_task(rows)
     runs = [result for row in rows for result in row.results]
     first, *others = headlines(rows)
+    items = "".join(f"<li>{sentence}</li>" for sentence in others)
+    more = f'<ul class="more">{items}</ul>' if others else ""
+    if len(others) > MANY_SENTENCES:
+        more = f"<details><summary>All comparisons</summary>{more}</details>"
+    measured = tables.tables_of("Diagnostics", rows, tables.DIAGNOSTICS)
+    if measured:
+        about = "Means over tasks. The value of a task is its mean over the measured epochs."
+        measured = f'<section id="measured"><h2>Diagnostics</h2><p>{about}</p>{measured}</section>'
     scripts = [*map(_read, LIBRARIES), "\n".join(_read(f"assets/{name}.js") for name in SCRIPTS)]
+    charts = chart_data(rows, by_task)
+    data = json.dumps(charts, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    digests = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return Template(_read("assets/report.html")).substitute(
         title=escape(title),
-        policy=_policy(scripts),
+        policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "base-uri 'none'; form-action 'none'",  # only these scripts, and no requests
         style=_read("assets/report.css"),
         headline=first,
-        more=_more(others),
+        more=more,
         notes=f'<p class="notes">{escape(notes)}</p>' if notes else "",
-        facts=to_description_list(_facts(rows)),
+        facts=tables.to_description_list(_facts(rows)),
         results=tables.results_table(rows, against),
         accuracy=tables.tables_of(AFTER_EACH_TASK, rows, tables.accuracy_by_task)
         + tables.tables_of(OTHER_ACCURACIES, rows, tables.OTHER_ACCURACIES),
         classes=tables.tables_of(EVERY_CLASS, rows, final_class_accuracy(by_task), 2),
         forgetting=tables.tables_of("Forgetting and transfer", rows, tables.FORGETTING),
         cost=tables.tables_of("Seconds per run", rows, tables.cost, 1),
-        measured=_measured(rows),
+        measured=measured,
         settings=tables.settings_list(runs),
         runs=tables.runs_table(runs),
         versions=tables.versions_table(runs),
-        data=embed(chart_data(rows, by_task)),
+        data=data.replace("<", "\\u003c"),  # safe inside a script element
         scripts="".join(f"<script>{script}</script>" for script in scripts),
         licences=escape(_read("vendor/LICENSES.txt")),
         version=__version__,
     )
 
 
-def _measured(rows: Sequence[Row]) -> str:
-    """Return the section of diagnostics; empty if no run measured any."""
-    found = tables.tables_of("Diagnostics", rows, tables.DIAGNOSTICS)
-    if not found:
-        return ""
-    about = "Means over tasks. The value of a task is its mean over the measured epochs."
-    return f'<section id="measured"><h2>Diagnostics</h2><p>{about}</p>{found}</section>'
-
-
-def _more(sentences: Sequence[str]) -> str:
-    """Return a list of sentences, collapsed if it is long."""
-    if not sentences:
-        return ""
-    items = "".join(f"<li>{sentence}</li>" for sentence in sentences)
-    entries = f'<ul class="more">{items}</ul>'
-    if len(sentences) <= MANY_SENTENCES:
-        return entries
-    return f"<details><summary>All comparisons</summary>{entries}</details>"
-
-
 def _read(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Return a policy that allows only these scripts and no requests."""
-    digests = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _facts(rows: Sequence[Row]) -> list[tuple[str, str]]:

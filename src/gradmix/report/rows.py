@@ -7,8 +7,15 @@ from dataclasses import dataclass, replace
 
 from gradmix.errors import InputError
 from gradmix.runs.comparisons import uses_gradients
-from gradmix.runs.groups import Group, differing, group_results, grouped, in_order
-from gradmix.runs.labels import display, format_setting
+from gradmix.runs.groups import (
+    Group,
+    differing,
+    display,
+    format_setting,
+    group_results,
+    grouped,
+    in_order,
+)
 from gradmix.runs.results import RunResult
 
 COLOURED = (
@@ -83,26 +90,20 @@ def make_rows(results: Sequence[RunResult]) -> list[Row]:
     rows = [
         Row(group.key, tuple(found))
         for group in group_results(in_order(results))
-        for found in grouped(group.results, _classes).values()
+        for found in grouped(  # a user's folder may change between two runs
+            group.results, lambda one: repr((one.class_names, [t["classes"] for t in one.tasks]))
+        ).values()
     ]
     colours = mix_colours(row.mix for row in rows)
     named = []
     for of_data in by_data(rows).values():
-        names = [
-            name
-            for name in differing((row.results[0] for row in of_data), ())
-            if name not in IDENTITY
-        ]
+        every = differing((row.results[0] for row in of_data), ())
+        names = [name for name in every if name not in IDENTITY]
         for row in of_data:
             texts = (format_setting(name, row.config.get(name)) for name in names)
             settings = " ".join(filter(None, texts))
             named.append(replace(row, settings=settings, colour=colours[row.mix]))
     return named
-
-
-def _classes(result: RunResult) -> str:
-    """Return the classes as text: a user's folder may change between two runs."""
-    return repr((result.class_names, [task["classes"] for task in result.tasks]))
 
 
 def mix_colours(mixes: Iterable[str]) -> dict[str, str]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
 from gradmix.paper.numbers import paper_accuracy
 from gradmix.report.data import METRICS
-from gradmix.report.html import to_description_list, to_html
 from gradmix.report.rows import IDENTITY, Row, by_data, by_method
 from gradmix.runs import measures, tables
 from gradmix.runs.comparisons import Cell, compare
-from gradmix.runs.groups import capability_note, differing
-from gradmix.runs.labels import display, show_setting
+from gradmix.runs.groups import capability_note, differing, display, show_setting
 from gradmix.runs.results import RunResult
 from gradmix.runs.tables import Table, TableRow, TextCell, TextTable
 
@@ -49,10 +47,15 @@ def results_table(rows: Sequence[Row], against: str | None = None) -> str:
     for block in by_method(rows).values():
         blocks[len(lines)] = f"{display(block[0].data)} · {display(block[0].method)}"
         for row in block:
-            cells, seeds = _compared(row, rows, against), str(len(row.seeds))
-            lines.append(((row.name, seeds), cells))
+            cell = compare(row, rows, against=against or "none")
+            cell = cell._replace(reference=paper_accuracy(row.config))
+            if against is None and cell.difference and not cell.difference.seeds:
+                cell = cell._replace(difference=None)  # not every row has a run without mixing
+            others = (Cell(row.metric(name)) for name in MAIN_METRICS[1:])
+            seeds = str(len(row.seeds))
+            lines.append(((row.name, seeds), (cell, *others)))
             colours.append(row.colour)
-            kinds.append("best" if cells[0].best else "")
+            kinds.append("best" if cell.best else "")
             for variant in row.variants():
                 found = row.summaries(lambda run, name=variant: run.variants[name]["metrics"])  # type: ignore[misc]
                 own = tuple(Cell(found.get(name)) for name in MAIN_METRICS)
@@ -72,14 +75,6 @@ def results_table(rows: Sequence[Row], against: str | None = None) -> str:
     return to_html(table.text(), colours=colours, kinds=kinds, blocks=blocks)
 
 
-def _compared(row: Row, rows: Sequence[Row], against: str | None) -> tuple[Cell, ...]:
-    cell = compare(row, rows, against=against or "none")
-    cell = cell._replace(reference=paper_accuracy(row.config))
-    if against is None and cell.difference and not cell.difference.seeds:
-        cell = cell._replace(difference=None)  # not every row has a run without mixing
-    return cell, *(Cell(row.metric(name)) for name in MAIN_METRICS[1:])
-
-
 def accuracy_by_task(result: RunResult) -> dict[str, float]:
     """Read the mean accuracy on the tasks seen, after each task."""
     return {f"task {task}": own for task, own in measures.accuracy_by_task(result).items()}
@@ -95,15 +90,12 @@ def tables_of(title: str, rows: Sequence[Row], read: measures.Read, digits: int 
 
     Rows without any of the numbers are omitted; others may lack some.
     """
-    found = [(row, values) for row in rows if (values := row.summaries(read))]
     parts = []
-    for data, own in by_data([row for row, _ in found]).items():
-        of_data = [numbers for row, numbers in found if row.data == data]
-        columns = tuple(dict.fromkeys(name for one in of_data for name in one))
-        lines = tuple(
-            ((row.label,), tuple(Cell(one.get(name)) for name in columns))
-            for row, one in zip(own, of_data, strict=True)
-        )
+    for data, of_data in by_data(rows).items():
+        found = [(row, numbers) for row in of_data if (numbers := row.summaries(read))]
+        if not found:
+            continue
+        columns, lines = tables.rows_of((row.label, numbers) for row, numbers in found)
         table = Table(
             ("method and mix",),
             ("",),
@@ -113,7 +105,7 @@ def tables_of(title: str, rows: Sequence[Row], read: measures.Read, digits: int 
             digits,
             seeds_in_cells=False,
         )
-        html = to_html(table.text(), colours=[row.colour for row in own])
+        html = to_html(table.text(), colours=[row.colour for row, _ in found])
         parts.append(f'<div data-of="{escape(data)}">{html}</div>')
     return "".join(parts)
 
@@ -121,16 +113,11 @@ def tables_of(title: str, rows: Sequence[Row], read: measures.Read, digits: int 
 # --- runs ---------------------------------------------------------------------------------------
 
 
-def common_settings(results: Sequence[RunResult]) -> dict[str, object]:
-    """Return the settings in which all runs agree."""
-    others = (*IDENTITY, *differing(results, ()))
-    return {name: value for name, value in results[0].config.items() if name not in others}
-
-
 def settings_list(results: Sequence[RunResult]) -> str:
     """Show the settings in which all runs agree."""
-    settings = common_settings(results).items()
-    entries = to_description_list((name, show_setting(value)) for name, value in settings)
+    others = (*IDENTITY, *differing(results, ()))
+    settings = {name: value for name, value in results[0].config.items() if name not in others}
+    entries = to_description_list((name, show_setting(value)) for name, value in settings.items())
     return f'<dl class="settings">{entries}</dl>'
 
 
@@ -177,3 +164,56 @@ def letter(place: int) -> str:
     """
     turn, rest = divmod(place, 26)
     return chr(ord("A") + rest) + (str(turn) if turn else "")
+
+
+# --- HTML, where all text is escaped --------------------------------------------------------------
+
+
+def to_html(
+    table: TextTable,
+    *,
+    colours: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+    blocks: Mapping[int, str] | None = None,
+) -> str:
+    """Write a table in a box that scrolls by mouse and keyboard.
+
+    Args:
+        table: The table. Its caption names the box.
+        colours: A colour to show before the label of each row.
+        kinds: A CSS class for each row.
+        blocks: Titles of blocks of rows, by the number of their first row.
+    """
+    columns = [*table.heads, *table.titles]
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    body = ""
+    for place, (labels, cells) in enumerate(table.rows):
+        if blocks and place in blocks:
+            title = f'<th colspan="{len(columns)}" scope="rowgroup">{escape(blocks[place])}</th>'
+            body += f'</tbody><tbody><tr class="block">{title}</tr>'
+        kind = f' class="{escape(kinds[place])}"' if kinds and kinds[place] else ""
+        colour = escape(colours[place]) if colours else ""
+        mark = f'<i class="swatch" style="background: {colour}"></i>' if colour else ""
+        first, *others = map(escape, labels)
+        body += f'<tr{kind}><th scope="row">{mark}{first}</th>'
+        body += "".join(f"<td>{label}</td>" for label in others)
+        body += "".join(map(_cell, cells)) + "</tr>"
+    caption = escape(table.caption)
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">'
+        f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    ).replace("<tbody></tbody>", "")
+
+
+def _cell(cell: TextCell) -> str:
+    kind = cell.kind or ("main" if cell.bold else "")
+    kind = f' class="{escape(kind)}"' if kind else ""
+    return f"<td{kind}>{escape(cell.text or '–')}</td>"
+
+
+def to_description_list(entries: Iterable[tuple[str, str]]) -> str:
+    """Write names and values as the content of a description list."""
+    return "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in entries
+    )

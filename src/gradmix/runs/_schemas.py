@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationError, create_model
 from torch import Tensor
 
 from gradmix.errors import FileError, InputError
-from gradmix.files.schema import Schema, TensorOf, first_violation, read_json, validate
+from gradmix.files.schema import Schema, TensorOf, first_violation, read_json
 from gradmix.settings import REMOVED, RunSettings, check, plain_value, task_scenario
 from gradmix.training.metrics import (
     METRICS,
@@ -41,16 +41,8 @@ SCHEMA_VERSION = 2
 TOLERANCE = 1e-9
 """Between a metric in a file and the one computed from its accuracies."""
 
-
 MAIN_METRICS = frozenset({"anytime_accuracy", "stream_accuracy"})
 """Metrics that only the main predictor of a method has."""
-
-
-class Marker(Schema):
-    """The file that marks a folder as a result store."""
-
-    format: Literal["gradmix-result"]
-    schema_version: int
 
 
 class TaskEntry(Schema):
@@ -156,14 +148,14 @@ class ResultFile(Schema):
     def _check(self) -> ResultFile:
         check_config(self.config)
         self._check_shapes()
+        tasks = len(self.tasks)
         _check_derived("metrics", self.metrics, self._derived_metrics())
         for name, variant in self.variants.items():
             field, matrix = f"variants.{name}", variant.task_aware_accuracy
-            _check_shape(f"{field}.accuracy", variant.accuracy, len(self.tasks))
+            _check_shape(f"{field}.accuracy", variant.accuracy, tasks, tasks)
+            _check_shape(f"{field}.task_aware_accuracy", matrix, tasks, tasks)
             derived = _own_metrics(variant.accuracy)
-            if matrix is not None:
-                _check_shape(f"{field}.task_aware_accuracy", matrix, len(self.tasks))
-                derived |= task_aware_metrics(matrix)
+            derived |= {} if matrix is None else task_aware_metrics(matrix)
             _check_derived(f"{field}.metrics", variant.metrics, derived)
             if variant.metrics.keys() != self.metrics.keys() - MAIN_METRICS:
                 raise ValueError(f"{field}.metrics: names differ from those of metrics")
@@ -187,28 +179,26 @@ class ResultFile(Schema):
 
     def _check_shapes(self) -> None:
         tasks, classes = len(self.tasks), len(self.class_names)
-        _check_shape("accuracy", self.accuracy, tasks)
-        if self.task_aware_accuracy is not None:
-            _check_shape("task_aware_accuracy", self.task_aware_accuracy, tasks)
         _check_evaluations(self.evaluations, tasks)
-        if self.stream_accuracy is not None:
-            _check_length("stream_accuracy", self.stream_accuracy, tasks)
-        _check_length("initial_accuracy", self.initial_accuracy, tasks)
-        _check_length("class_order", self.class_order, classes)
-        _check_shape("class_accuracy", self.class_accuracy, tasks, classes)
-        _check_length("pair_counts", self.pair_counts, tasks)
-        for counts in self.pair_counts:
-            _check_shape("pair_counts", counts, classes)
+        for name, shape in {
+            "accuracy": (tasks, tasks),
+            "task_aware_accuracy": (tasks, tasks),
+            "stream_accuracy": (tasks,),
+            "initial_accuracy": (tasks,),
+            "class_order": (classes,),
+            "class_accuracy": (tasks, classes),
+            "pair_counts": (tasks, classes, classes),
+        }.items():
+            _check_shape(name, getattr(self, name), *shape)
         labels = [label for task in self.tasks for label in task.classes]
         if task_scenario(str(self.config.get("scenario", ""))) != "class-incremental":
             labels = list(set(labels))  # tasks may share classes
         if sorted(labels) != list(range(classes)):
             raise ValueError(f"tasks: the classes are not those of the {classes} class_names")
         for stage in self.epochs:
-            _check_length("epochs.negative_rate", stage.negative_rate, len(stage.loss))
+            _check_shape("epochs.negative_rate", stage.negative_rate, len(stage.loss))
             _check_task("epochs.task", stage.task, tasks)
-        if self.seconds.criterion_by_task is not None:
-            _check_length("seconds.criterion_by_task", self.seconds.criterion_by_task, tasks)
+        _check_shape("seconds.criterion_by_task", self.seconds.criterion_by_task, tasks)
 
     def _check_measurement(self, analysis: str, entry: Mapping[str, JsonValue]) -> None:
         name = f"analysis.{analysis}"
@@ -218,25 +208,23 @@ class ResultFile(Schema):
             raise ValueError(f"{name}.{first_violation(error)}") from None
         _check_task(f"{name}.task", measured["task"], len(self.tasks))
         for curve in ("of_samples", "of_classes") if analysis == "approximation-error" else ():
-            _check_length(f"{name}.{curve}", measured[curve], len(measured["lambdas"]))
+            _check_shape(f"{name}.{curve}", measured[curve], len(measured["lambdas"]))
 
 
-def _check_length(name: str, values: Sequence[Any], wanted: int) -> None:
-    if len(values) != wanted:
-        raise ValueError(f"{name}: has {len(values)} entries, not {wanted}")
-
-
-def _check_shape(
-    name: str, rows: Sequence[Sequence[Any]], height: int, width: int | None = None
-) -> None:
-    _check_length(name, rows, height)
-    for row in rows:
-        _check_length(name, row, height if width is None else width)
+def _check_shape(name: str, values: Sequence[Any] | None, size: int, *inner: int) -> None:
+    """Raise ValueError unless nested lists have these sizes. Older files have None for some."""
+    if values is None:
+        return
+    if len(values) != size:
+        raise ValueError(f"{name}: has {len(values)} entries, not {size}")
+    if inner:
+        for value in values:
+            _check_shape(name, value, *inner)
 
 
 def _check_evaluations(entries: Sequence[EvaluationEntry], tasks: int) -> None:
     for entry in entries:
-        _check_length("evaluations.accuracy", entry.accuracy, tasks)
+        _check_shape("evaluations.accuracy", entry.accuracy, tasks)
         _check_task("evaluations.task", entry.task, tasks)
 
 
@@ -266,9 +254,7 @@ def check_config(config: Mapping[str, Any]) -> None:
             raise ValueError(f"config.{name}: is not a plain value")
 
 
-def _own_metrics(
-    accuracy: Sequence[Sequence[float]], initial: Sequence[float] = ()
-) -> dict[str, float]:
+def _own_metrics(accuracy: Matrix, initial: Sequence[float] = ()) -> dict[str, float]:
     """Return gradmix's own metrics; the forward transfer needs the accuracies before training."""
     keys = [key for key in OWN_METRICS if key != "forward_transfer" or initial]
     return {key: METRICS[key](accuracy, initial) for key in keys}
@@ -298,27 +284,6 @@ class RecordState(Schema):
     analysis: dict[str, list[dict[str, Any]]]
     criterion_seconds: list[Seconds]
 
-    def check(self, *, done: int, tasks: int, classes: int, analyses: Sequence[str]) -> None:
-        """Raise ValueError unless the record fits a run with `done` finished tasks."""
-        for name in ("class_accuracy", "pair_counts", "tasks", "criterion_seconds"):
-            _check_length(name, getattr(self, name), done)
-        _check_shape("class_accuracy", self.class_accuracy, done, classes)
-        for name, matrix in self.accuracy.items():
-            _check_shape(f"accuracy.{name}", matrix, done, tasks)
-        for name, matrix in self.task_aware.items():
-            _check_shape(f"task_aware.{name}", matrix, done, tasks)
-        _check_evaluations(self.evaluations, tasks)
-        if len(self.predicted) > tasks:
-            raise ValueError(f"predicted: has {len(self.predicted)} entries, of {tasks} tasks")
-        for name, row in self.initial.items():
-            _check_length(f"initial.{name}", row, tasks)
-        if self.accuracy.keys() != self.initial.keys() or "main" not in self.accuracy:
-            raise ValueError("accuracy: does not have the predictors of initial")
-        if self.task_aware.keys() != self.initial.keys():
-            raise ValueError("task_aware: does not have the predictors of initial")
-        if self.analysis.keys() != set(analyses):
-            raise ValueError(f"analysis: has {sorted(self.analysis)}, not {list(analyses)}")
-
 
 def check_record(
     state: dict[str, Any], *, done: int, tasks: int, classes: int, analyses: Sequence[str]
@@ -337,18 +302,27 @@ def check_record(
     """
     try:
         record = RecordState.model_validate(state)
-        record.check(done=done, tasks=tasks, classes=classes, analyses=analyses)
+        for name in ("pair_counts", "tasks", "criterion_seconds"):
+            _check_shape(name, getattr(record, name), done)
+        _check_shape("class_accuracy", record.class_accuracy, done, classes)
+        for name, row in record.initial.items():
+            _check_shape(f"initial.{name}", row, tasks)
+        for field in ("accuracy", "task_aware"):
+            for name, matrix in getattr(record, field).items():
+                _check_shape(f"{field}.{name}", matrix, done, tasks)
+            if getattr(record, field).keys() != record.initial.keys():
+                raise ValueError(f"{field}: does not have the predictors of initial")
+        if "main" not in record.accuracy:
+            raise ValueError("accuracy: does not have the main predictor")
+        _check_evaluations(record.evaluations, tasks)
+        if len(record.predicted) > tasks:
+            raise ValueError(f"predicted: has {len(record.predicted)} entries, of {tasks} tasks")
+        if record.analysis.keys() != set(analyses):
+            raise ValueError(f"analysis: has {sorted(record.analysis)}, not {list(analyses)}")
     except ValidationError as error:
         raise InputError(f"record.{first_violation(error)}") from None
     except ValueError as error:
         raise InputError(f"record.{error}") from None
-
-
-def read_result(path: Path) -> dict[str, Any]:
-    """Return the fields of a result file."""
-    content = read_versioned(path)
-    validate(ResultFile, content, path)
-    return content
 
 
 def read_versioned(path: Path) -> dict[str, Any]:

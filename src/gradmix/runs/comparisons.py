@@ -16,7 +16,7 @@ from gradmix.errors import InputError
 from gradmix.mixing import Recipe, parse_recipe
 from gradmix.runs.config import CONTROL_PARTNERS
 from gradmix.runs.groups import OF_THE_METHOD, OF_THE_MIX, Group
-from gradmix.runs.statistics import Difference, Summary, paired_difference
+from gradmix.runs.measures import Difference, Summary, paired_difference
 from gradmix.settings import DEFAULTS, MixSettings
 from gradmix.training.metrics import LOWER_IS_BETTER
 
@@ -59,23 +59,20 @@ def compare_groups(group: Group, base: Group, metric: str = ACCURACY) -> Differe
     return paired_difference(group.by_seed(metric), base.by_seed(metric))
 
 
-def rivals_of(group: Group, groups: Iterable[AnyGroup]) -> list[AnyGroup]:
-    """Return the other groups that differ from a group only in settings of the mix.
-
-    If the groups are not grouped by mix, all other groups of the same data are rivals.
-    """
-    free: Collection[str] = OF_THE_MIX if "mix" in group.key else group.key.keys() - {"data"}
-    return [other for other in groups if other is not group and agree(group, other, free)]
-
-
 def agree(group: Group, other: Group, free: Collection[str]) -> bool:
     """Whether two groups have the same settings, except for the `free` ones."""
     return all(own == other.key.get(name) for name, own in group.key.items() if name not in free)
 
 
 def is_best(group: Group, groups: Iterable[Group], metric: str = ACCURACY) -> bool:
-    """Whether no rival has a better mean. A group without rivals is not best."""
-    rivals, own = rivals_of(group, groups), quality(group, metric)
+    """Whether no rival has a better mean. A group without rivals is not best.
+
+    Rivals differ only in settings of the mix. If the groups are not grouped by mix, all groups of
+    the same data are rivals.
+    """
+    free: Collection[str] = OF_THE_MIX if "mix" in group.key else group.key.keys() - {"data"}
+    rivals = [other for other in groups if other is not group and agree(group, other, free)]
+    own = quality(group, metric)
     known = bool(rivals) and own > -math.inf
     return known and all(own >= quality(rival, metric) for rival in rivals)
 
@@ -199,22 +196,16 @@ def is_control(control: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
         ours.mix_first_task == theirs.mix_first_task
         or ours.mixes_first_task == theirs.mixes_first_task
     )
+    own, other = ({**DEFAULTS, **settings} for settings in (config, control))
+    outside = (own.keys() | other.keys()) - {*OF_THE_MIX, "seed"}
     return (
         ours.uses_gradients
         and theirs.partners in CONTROL_PARTNERS
         and first_task
-        and _labels_of(ours) == _labels_of(theirs)
-        and _outside_the_mix(config) == _outside_the_mix(control)
+        and (ours.blend, ours.label_rule, ours.alpha)
+        == (theirs.blend, theirs.label_rule, theirs.alpha)
+        and all(own.get(name) == other.get(name) for name in outside)
     )
-
-
-def _labels_of(recipe: Recipe) -> tuple[object, ...]:
-    return recipe.blend, *recipe.label_rule, recipe.alpha
-
-
-def _outside_the_mix(config: Mapping[str, Any]) -> dict[str, Any]:
-    every = {**DEFAULTS, **config}
-    return {k: v for k, v in every.items() if k not in OF_THE_MIX and k != "seed"}
 
 
 def recipe_of(config: Mapping[str, Any]) -> Recipe | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import product
 from typing import Any, TypeVar
@@ -236,8 +236,15 @@ def expand(
     skipped: dict[str, str] = {}
     of_data, of_weights = cache(dataset_version), cache(weights_version)  # many runs share files
     for grid in grids:
-        for settings in _combinations(grid):
-            name = _combination(grid, settings)
+        if not grid.get("data"):
+            raise InputError("a grid has no data; name at least one data set")
+        order = ["data", "method", "mix", *RunConfig.model_fields, *grid]  # the last varies fastest
+        names = sorted(grid, key=lambda name: (name == "seed", order.index(name)))
+        varying = [name for name in names if len(grid[name]) > 1 and name != "seed"]
+        for values in product(*(grid[name] for name in names)):
+            settings = dict(zip(names, values, strict=True))
+            shown = (name for name in names if name in order[:3] or name in varying)
+            name = ", ".join(f"{name} {settings[name]}" for name in shown)
             versions = {"data_version": of_data(str(settings["data"]))}
             if "weights" in settings:
                 versions["weights_version"] = of_weights(str(settings["weights"]))
@@ -255,25 +262,6 @@ def expand(
         name, reason = next(iter(skipped.items()))
         raise InputError(f"no combination is possible; {name}: {reason}")
     return list(configs), skipped
-
-
-def _combinations(grid: Grid) -> Iterator[dict[str, Any]]:
-    """Yield one value for each setting; the seed changes fastest, the data set slowest."""
-    if not grid.get("data"):
-        raise InputError("a grid has no data; name at least one data set")
-    order = ["data", "method", "mix", *RunConfig.model_fields, *grid]
-    names = sorted(grid, key=lambda name: (name == "seed", order.index(name)))
-    for values in product(*(grid[name] for name in names)):
-        yield dict(zip(names, values, strict=True))
-
-
-def _combination(grid: Grid, settings: Mapping[str, Any]) -> str:
-    """Return a short name: data set, method, mix and the settings that vary."""
-    return ", ".join(
-        f"{name} {value}"
-        for name, value in settings.items()
-        if name in ("data", "method", "mix") or (len(grid[name]) > 1 and name != "seed")
-    )
 
 
 CONTROL_PARTNERS = ("class-balanced", "shuffle")

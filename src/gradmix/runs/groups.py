@@ -1,4 +1,4 @@
-"""Results → groups over seeds: which runs belong together, and which settings tell them apart."""
+"""Results → groups over seeds: which runs belong together, and what tells them apart, as text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from gradmix.data import DATASETS
 from gradmix.errors import ResultError, UnknownNameError
 from gradmix.methods import METHODS
 from gradmix.mixing import ABOUT
-from gradmix.runs.labels import format_setting, show_setting
-from gradmix.runs.measures import Read
+from gradmix.runs.measures import Read, Summary, summarize
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Summary, summarize
 from gradmix.settings import (
     DEFAULTS,
     FOLDER_PRESET,
@@ -21,6 +19,7 @@ from gradmix.settings import (
     REMOVED,
     CriterionSettings,
     MixSettings,
+    short_name,
 )
 
 BY = ("data", "method", "mix")
@@ -135,19 +134,26 @@ def group_results(results: Iterable[RunResult], by: Sequence[str] | None = None)
         UnknownNameError: No result has a setting of this name.
         ResultError: A group has two runs with the same seed.
     """
-    results = _with_current_settings(results)
+    # All results get the same settings: defaults for newer ones, None for removed ones.
+    results = [replace(result, config=current_settings(result.config)) for result in results]
+    known = dict.fromkeys(name for result in results for name in result.config)
+    usual = {name: None if name in REMOVED else DEFAULTS.get(name) for name in known}
+    results = [replace(result, config={**usual, **result.config}) for result in results]
     _check_settings(results, by or ())
-    chosen = _varying_settings(results) if by is None else tuple(by)
+    if by is None:
+        owners = {name: _owners(name) for name in differing(results, ()) if name not in BY}
+        varying = {own: differing(results, own) for own in set(owners.values())}
+        by = *BY, *(name for name, own in owners.items() if name in varying[own])
     groups = [
         Group(
-            {name: found[0].config.get(name) for name in chosen},
+            {name: found[0].config.get(name) for name in by},
             tuple(sorted(found, key=lambda result: int(result.config["seed"]))),
         )
-        for found in _agreeing(results, chosen)
+        for found in _agreeing(results, by)
     ]
     for group in groups:
-        if len(set(group.seeds)) < len(group.seeds) and "seed" not in chosen:
-            others = ", ".join(differing(group.results, chosen)) or "only in their protocol version"
+        if len(set(group.seeds)) < len(group.seeds) and "seed" not in by:
+            others = ", ".join(differing(group.results, by)) or "only in their protocol version"
             raise ResultError(
                 f"the group {group.label} has a seed more than once: its runs differ in {others}; "
                 "also group by that, or select fewer runs"
@@ -164,13 +170,6 @@ def differing(results: Iterable[RunResult], by: Sequence[str]) -> tuple[str, ...
             every = dict.fromkeys((*first, *config))
             names.update({k: None for k in every if config.get(k) != first.get(k)})
     return tuple(name for name in names if name != "seed")
-
-
-def _varying_settings(results: Sequence[RunResult]) -> tuple[str, ...]:
-    """Return data, method and mix, and the settings that vary without one of them as a reason."""
-    owners = {name: _owners(name) for name in differing(results, ()) if name not in BY}
-    varying = {own: differing(results, own) for own in set(owners.values())}
-    return BY + tuple(name for name, own in owners.items() if name in varying[own])
 
 
 def _owners(name: str) -> tuple[str, ...]:
@@ -205,14 +204,6 @@ def current_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_current_settings(results: Iterable[RunResult]) -> list[RunResult]:
-    """Give all results the same settings: defaults for newer ones, None for removed ones."""
-    results = [replace(result, config=current_settings(result.config)) for result in results]
-    known = dict.fromkeys(name for result in results for name in result.config)
-    usual = {name: None if name in REMOVED else DEFAULTS.get(name) for name in known}
-    return [replace(result, config={**usual, **result.config}) for result in results]
-
-
 def capability_note(results: Iterable[RunResult]) -> str:
     """Return a warning if the runs come from CPUs with different known capabilities."""
     found = {result.versions.get("cpu_capability") for result in results} - {None, ""}
@@ -222,3 +213,58 @@ def capability_note(results: Iterable[RunResult]) -> str:
         f"the runs come from CPUs with different capabilities ({', '.join(sorted(map(str, found)))}"
         "), which changes results"
     )
+
+
+# --- names in tables and figures ------------------------------------------------------------------
+
+_UPPER = (
+    *("er", "mir", "aser", "gss", "scr", "der", "der++", "foster", "memo", "drc", "er-ace"),
+    *("a-gem", "ewc", "wa", "mnist", "cifar-10", "cifar-100"),
+)
+NAMES = {
+    **{name: name.upper() for name in _UPPER},
+    **{"bic": "BiC", "gdumb": "GDumb", "icarl": "iCaRL", "lwf": "LwF", "digits": "Digits"},
+    "gss-stream": "GSS (stream)",
+    "der-expandable": "DER (expandable)",
+    "finetune": "Fine-tuning",
+    "joint": "Joint training",
+    "fashion-mnist": "Fashion-MNIST",
+    "tiny-imagenet": "Tiny ImageNet",
+    "imagenet": "ImageNet",
+}
+"""Names as papers write them. Other names are shown unchanged."""
+
+
+def display(name: str) -> str:
+    """Return the display name of a data set or method.
+
+    >>> display("fashion-mnist"), display("folder:photos")
+    ('Fashion-MNIST', 'folder:photos')
+    """
+    return NAMES.get(name, name)
+
+
+def show_setting(value: Any) -> str:
+    """Return the value of a setting as short text.
+
+    >>> show_setting([5, 5]), show_setting(None), show_setting({"beta": 0.5})
+    ('5 5', '–', 'beta=0.5')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={one}" for name, one in value.items()) or "none"
+    return str(value)
+
+
+def format_setting(name: str, value: Any) -> str:
+    """Return a setting with its short name; empty if it is not set.
+
+    >>> format_setting("clip_norm", 0.1), format_setting("options", {"beta": 0.5})
+    ('clip norm 0.1', 'beta 0.5')
+    """
+    if isinstance(value, dict):
+        return " ".join(f"{key} {number}" for key, number in value.items())
+    return "" if value is None or value == [] else f"{short_name(name)} {show_setting(value)}"

@@ -21,10 +21,18 @@ from torch import Tensor
 
 from gradmix.diagnostics import take
 from gradmix.errors import InputError
+from gradmix.files.schema import validate
 from gradmix.mixing.recipe import RECIPES, parse_recipe
-from gradmix.runs._schemas import FORMAT, SCHEMA_VERSION, RecordState, check_record, read_result
+from gradmix.runs._schemas import (
+    FORMAT,
+    SCHEMA_VERSION,
+    RecordState,
+    ResultFile,
+    check_record,
+    read_versioned,
+)
 from gradmix.runs.config import RunConfig
-from gradmix.settings import changed_settings
+from gradmix.settings import MixSettings, changed_settings
 from gradmix.training.loop import EpochDone, Evaluation, Event, StepDone, TaskDone, Training
 from gradmix.training.metrics import (
     all_metrics,
@@ -102,7 +110,9 @@ def protocol_version(config: Mapping[str, Any]) -> int:
     if recipe is None:
         return 1
     spelled_out = mix not in RECIPES and recipe.axes == RECIPES["balanced-remix"].axes
-    other_defaults = spelled_out and None in (config.get("alpha"), config.get("tau"))
+    ours = vars(recipe)  # α and τ are its real numbers
+    real = [name for name in MixSettings.model_fields if isinstance(ours.get(name), float)]
+    other_defaults = spelled_out and any(config.get(name) is None for name in real)
     other_table = recipe.uses_gradients and recipe.blend == "cutmix"
     return 2 if other_defaults or other_table else 1
 
@@ -132,7 +142,9 @@ def load_result(path: str | os.PathLike[str]) -> RunResult:
         FileError: If the file cannot be read, has another format or version, or is damaged. The
             message names the file and the field.
     """
-    return RunResult(**read_result(path))
+    content = read_versioned(path)
+    validate(ResultFile, content, path)
+    return RunResult(**content)
 
 
 class RunRecord:
@@ -189,32 +201,25 @@ class RunRecord:
     def note(self, event: Event) -> None:
         """Record an event, and take the analyses that are due."""
         if not isinstance(event, TaskDone) and event.evaluation is not None:
-            self._note_evaluation(event, event.evaluation)
+            accuracy = self._by_task(event.evaluation.correct["main"])
+            entry = {"task": event.task, "step": event.total_steps, "accuracy": accuracy}
+            if entry not in self.evaluations[-1:]:  # both may be due after the last step
+                self.evaluations.append(entry)
         if isinstance(event, StepDone) and event.predicted is not None:
-            self._note_predicted(event.task, int(event.predicted))
+            if event.task == len(self.predicted):
+                self.predicted.append(0)
+            self.predicted[event.task] += int(event.predicted)
         if isinstance(event, EpochDone):
             self._note_epoch(event)
         elif isinstance(event, TaskDone):
             self._note_task(event)
 
-    def _note_evaluation(self, event: StepDone | EpochDone, evaluation: Evaluation) -> None:
-        accuracy = self._by_task(evaluation.correct["main"])
-        entry = {"task": event.task, "step": event.total_steps, "accuracy": accuracy}
-        if entry not in self.evaluations[-1:]:  # after the last step of an epoch, both may be due
-            self.evaluations.append(entry)
-
-    def _note_predicted(self, task: int, correct: int) -> None:
-        if task == len(self.predicted):
-            self.predicted.append(0)
-        self.predicted[task] += correct
-
     def _note_epoch(self, event: EpochDone) -> None:
         if event.epoch == 1:
             stage = {"task": event.task, "stage": event.stage}
             self.epochs.append({**stage, "loss": [], "negative_rate": []})
-        rate = event.negative_rate
-        self.epochs[-1]["loss"].append(_short(event.loss))
-        self.epochs[-1]["negative_rate"].append(None if rate is None else _short(rate))
+        for name, value in (("loss", event.loss), ("negative_rate", event.negative_rate)):
+            self.epochs[-1][name].append(None if value is None else float(f"{value:.6g}"))
         if self.analyses:
             for name, values in take(self.analyses, self.training, event).items():
                 entry = {"task": event.task, "epoch": event.epoch, **values}
@@ -265,7 +270,13 @@ class RunRecord:
             metrics["main"]["anytime_accuracy"] = anytime_accuracy(self.evaluations)
         return RunResult(
             config=config.to_json(),
-            versions=_versions(),
+            versions={
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                **{name: version(name) for name in ("gradmix", "numpy", "lightning-fabric")},
+                "torch": str(torch.__version__),  # with its build
+                "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            },
             class_names=[  # folder names may have characters that are no text
                 name.encode(errors="replace").decode() for name in benchmark.class_names
             ],
@@ -291,19 +302,3 @@ class RunRecord:
             evaluations=self.evaluations,
             stream_accuracy=predicted or None,
         )
-
-
-def _short(value: float) -> float:
-    """Return a value with six significant digits."""
-    return float(f"{value:.6g}")
-
-
-def _versions() -> dict[str, str]:
-    packages = ("gradmix", "numpy", "lightning-fabric")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **{package: version(package) for package in packages},
-        "torch": str(torch.__version__),  # with its build
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }

@@ -26,7 +26,7 @@ from gradmix.ranks import ALONE, Ranks
 from gradmix.runs.backbones import OnPhoto, embed_benchmark, embed_dataset, fine_tuned_network
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunRecord, RunResult, protocol_version, result_name
-from gradmix.runs.store import FailedRun, ResultStore, RunLock, RunProgress
+from gradmix.runs.store import FailedRun, ResultStore, RunProgress
 from gradmix.settings import CriterionSettings, StreamSettings, TrainingSettings, task_scenario
 from gradmix.training.build import Design, NetworkFactory, make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
@@ -47,6 +47,7 @@ WAIT_SECONDS = 1.0
 BYTES = 255.0
 """A fine-tuned network takes values from 0 to 1, and samples have values from 0 to 255."""
 
+FilePath = str | os.PathLike[str]
 Observer = Callable[[Training, Event], object]
 Say = Callable[[str], object]
 
@@ -55,7 +56,7 @@ def run(
     config: RunConfig,
     on_event: Observer | None = None,
     benchmark: Benchmark | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: FilePath | None = None,
     say: Say | None = None,
     log: LogTo | None = None,
     *,
@@ -91,42 +92,33 @@ def run(
     >>> len(result.accuracy)
     5
     """
-    _check_checkpoint(checkpoint)
+    if checkpoint is not None and (os.path.isdir(checkpoint) or "\0" in os.fspath(checkpoint)):
+        raise InputError(f"checkpoint is {os.fspath(checkpoint)!r}; name a file, not a folder")
     wanted = Devices(devices, nodes, sync_batchnorm)
     follow = partial(_follow, registered(), config, benchmark, checkpoint)
     with open_job(config.device, config.precision, wanted, follow) as job:
         log = log if job.ranks.first else None
-        return train(config, _prepared(config, benchmark, job), on_event, checkpoint, say, log)
-
-
-def _prepared(config: RunConfig, benchmark: Benchmark | None, job: Job) -> Training:
-    """Return the training of a run on the tasks of the caller, or on its data set."""
-    if benchmark is None:
-        benchmark = load_benchmark(config, ranks=job.ranks)
-    else:
-        _check_tasks(config, benchmark)
-        if config.frozen:
-            benchmark = embed_benchmark(benchmark, config, job.ranks)
-    return prepare(config, benchmark, job)
+        training = prepare_run(config, benchmark, job, keep=False)
+        return train(config, training, on_event, checkpoint, say, log)
 
 
 def _follow(
     plugins: Sequence[Plugin],
     config: RunConfig,
     benchmark: Benchmark | None,
-    checkpoint: str | os.PathLike[str] | None,
+    checkpoint: FilePath | None,
     job: Job,
 ) -> None:
     """Compute a run with rank 0, which shows and writes everything."""
     restore(plugins)
-    train(config, _prepared(config, benchmark, job), checkpoint=checkpoint)
+    train(config, prepare_run(config, benchmark, job, keep=False), checkpoint=checkpoint)
 
 
 def train(
     config: RunConfig,
     training: Training,
     on_event: Observer | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: FilePath | None = None,
     say: Say | None = None,
     log: LogTo | None = None,
 ) -> RunResult:
@@ -159,79 +151,82 @@ def train(
                 saved.note(event)
             if on_event is not None:
                 on_event(training, event)
-            if say is not None and _begins_task(training, event):
-                _say_remark(say, training)
+            starts = isinstance(event, StepDone) and (event.epoch, event.step) == (0, 1)
+            if say is not None and starts and training.position.stage == 0:
+                remark = training.method.remark()
+                if remark is not None:
+                    say(f"task {training.position.task + 1}: {remark}")
     before = 0.0 if saved is None else saved.seconds_before
     return record.result(config, before + time.perf_counter() - started)
 
 
-def _begins_task(training: Training, event: Event) -> bool:
-    """Whether the event is the first step of a task."""
-    first = isinstance(event, StepDone) and (event.epoch, event.step) == (0, 1)
-    return first and training.position.stage == 0
+def prepare_run(
+    config: RunConfig,
+    benchmark: Benchmark | None = None,
+    job: Job | None = None,
+    *,
+    on_photo: OnPhoto | None = None,
+    keep: bool = True,
+) -> Training:
+    """Load the data of a run and build its network.
 
+    Args:
+        config: The run.
+        benchmark: The data in tasks; None loads the data set of the configuration.
+        job: The ranks that compute the run together; None: this process alone.
+        on_photo: See `load_benchmark`.
+        keep: See `load_benchmark`.
 
-def _say_remark(say: Say, training: Training) -> None:
-    remark = training.method.remark()
-    if remark is not None:
-        say(f"task {training.position.task + 1}: {remark}")
-
-
-def _check_checkpoint(path: str | os.PathLike[str] | None) -> None:
-    if path is not None and (os.path.isdir(path) or "\0" in os.fspath(path)):
-        raise InputError(f"checkpoint is {os.fspath(path)!r}; name a file, not a folder")
-
-
-def _check_tasks(config: RunConfig, benchmark: Benchmark) -> None:
-    """Refuse a benchmark whose tasks differ from the configuration."""
-    scenario = task_scenario(config.scenario)
+    Raises:
+        InputError: If the data, network, method or device does not allow the run.
+    """
+    ranks = ALONE if job is None else job.ranks
+    if benchmark is None:
+        benchmark = load_benchmark(config, on_photo=on_photo, keep=keep, ranks=ranks)
+        return prepare(config, benchmark, job)
+    scenario, wanted = task_scenario(config.scenario), config.increments
     if scenario != benchmark.scenario:
         raise InputError(
             f"benchmark is {benchmark.scenario}, but scenario in the configuration is "
             f"{config.scenario!r}; make them equal"
         )
     sizes = tuple(len(task.classes) for task in benchmark.tasks)
-    wanted = config.increments
     if scenario == "class-incremental" and sizes not in (wanted, wanted * len(sizes)):
         raise InputError(
             f"benchmark has tasks of {list(sizes)} classes, but increments in the configuration "
             f"is {list(wanted)}; make them equal"
         )
+    if config.frozen:
+        benchmark = embed_benchmark(benchmark, config, ranks)
+    return prepare(config, benchmark, job)
 
 
 def prepare(config: RunConfig, benchmark: Benchmark, job: Job | None = None) -> Training:
     """Return the training of a run, ready to start; `job` is one of several ranks, if given."""
     with torch_threads(config.threads):
         job = Job(make_fabric(config.device, config.precision)) if job is None else job
-        fabric = job.fabric
-        streams = RandomStreams(config.seed, fabric.device)
-        method = build_method(config, benchmark, streams, job.ranks)
-        transforms = [TRANSFORMS[name] for name in config.transforms]
-        kind = OnlineTraining if config.online else Training
-        return kind(
+        streams = RandomStreams(config.seed, job.fabric.device)
+        return (OnlineTraining if config.online else Training)(
             benchmark,
-            method,
-            fabric,
-            transforms,
+            build_method(config, benchmark, streams, job.ranks),
+            job.fabric,
+            [TRANSFORMS[name] for name in config.transforms],
             config.evaluate_every_steps,
             config.evaluate_every_epochs,
         )
 
 
-def _load(name: str, version: str, skip_unreadable: bool) -> DataSet:
+@lru_cache(maxsize=1)
+def kept_dataset(name: str, version: str, skip_unreadable: bool) -> DataSet:
     """Return a data set; `version` tells an image folder from its earlier content."""
     return load_dataset(name, skip_unreadable=skip_unreadable)
-
-
-kept_dataset = lru_cache(maxsize=1)(_load)
-"""`_load`, with the last data set kept in memory."""
 
 
 def load_benchmark(
     config: RunConfig,
     *,
     on_photo: OnPhoto | None = None,
-    load: Callable[[str, str, bool], DataSet] = _load,
+    keep: bool = False,
     ranks: Ranks = ALONE,
 ) -> Benchmark:
     """Return the data set of a configuration, split into tasks.
@@ -239,16 +234,18 @@ def load_benchmark(
     Args:
         config: The run.
         on_photo: Called with the number of photos that a frozen backbone has embedded, and of all.
-        load: Loads the data set; `kept_dataset` keeps it in memory.
+        keep: Keep the data set in memory until another one is loaded.
         ranks: The processes that embed photos together.
 
     Raises:
         InputError: If the memory or the tasks do not fit the data set.
     """
+    load = kept_dataset if keep else kept_dataset.__wrapped__
     data = load(config.data, config.data_version, config.skip_unreadable == "yes")
     if config.frozen:
         data = embed_dataset(data, config, on_photo, ranks)
-    data = data.hold_out(config.validation)
+    if config.validation:
+        data = data.hold_out(config.validation)
     total, balanced = config.memory_total, config.reservoir == "class-balanced"
     if total is not None and balanced and total < len(data.class_names):
         raise InputError(
@@ -295,24 +292,6 @@ def new_network(
     if config.weights is not None:
         load_backbone(network, config.weights)
     return network
-
-
-def prepare_run(
-    config: RunConfig, on_photo: OnPhoto | None = None, job: Job | None = None
-) -> Training:
-    """Load the data of a run and build its network.
-
-    Args:
-        config: The run.
-        on_photo: See `load_benchmark`.
-        job: The ranks that compute the run together; None: this process alone.
-
-    Raises:
-        InputError: If the data, network, method or device does not allow the run.
-    """
-    ranks = ALONE if job is None else job.ranks
-    benchmark = load_benchmark(config, on_photo=on_photo, load=kept_dataset, ranks=ranks)
-    return prepare(config, benchmark, job)
 
 
 # --- a run of a store ---------------------------------------------------------------------------
@@ -388,10 +367,20 @@ def complete(
             return Outcome(config, "kept", known)
         if again:
             store.forget_checkpoint(config)
+        reported = 0.0
+
+        def observe(training: Training, event: Event) -> None:
+            nonlocal reported
+            if isinstance(event, StepDone) and time.monotonic() - reported >= REPORT_SECONDS:
+                reported = time.monotonic()
+                lock.report(RunProgress.after(training, event))
+            if on_event is not None:
+                on_event(training, event)
+
         try:
             training = prepare_run(config) if training is None else training
             path = store.checkpoint_of(config) if checkpoint else None
-            result = train(config, training, _reporting(lock, on_event), path, remark, log)
+            result = train(config, training, observe, path, remark, log)
         except RankError:  # nothing is wrong with the run
             raise
         except Exception as error:
@@ -403,16 +392,45 @@ def complete(
         return Outcome(config, "done", result, remark="; ".join(remarks))
 
 
-def _reporting(lock: RunLock, on_event: Observer | None) -> Observer:
-    """Return an observer that writes the progress from time to time and passes events on."""
-    reported = 0.0
+# --- runs of a store on several devices -----------------------------------------------------------
 
-    def observe(training: Training, event: Event) -> None:
-        nonlocal reported
-        if isinstance(event, StepDone) and time.monotonic() - reported >= REPORT_SECONDS:
-            reported = time.monotonic()
-            lock.report(RunProgress.after(training, event))
-        if on_event is not None:
-            on_event(training, event)
+# Rank 0 decides which runs are computed and writes all files. It tells the others with two numbers
+# per run: whether the run is prepared, and whether it is trained.
 
-    return observe
+
+def one_device(configs: Sequence[RunConfig]) -> tuple[str, str]:
+    """Return device and precision of all runs.
+
+    Raises:
+        InputError: If they differ: the processes that compute together keep theirs.
+    """
+    found = sorted({(config.device, config.precision) for config in configs})
+    if len(found) != 1:
+        raise InputError(
+            f"device and precision are {found}; runs on several devices need one of each"
+        )
+    return found[0]
+
+
+def follow_runs(
+    plugins: Sequence[Plugin],
+    configs: Sequence[RunConfig],
+    store: ResultStore | None,
+    job: Job,
+) -> None:
+    """Do what a rank other than 0 does while rank 0 computes some of the runs.
+
+    Args:
+        plugins: The plugins of rank 0.
+        configs: The runs.
+        store: The store with their checkpoints; None: without checkpoints.
+        job: The ranks.
+    """
+    restore(plugins)
+    for config in configs:
+        if not job.ranks.from_first(0):
+            continue
+        training = prepare_run(config, job=job)
+        if job.ranks.from_first(0):
+            path = None if store is None else store.checkpoint_of(config)
+            train(config, training, checkpoint=path)

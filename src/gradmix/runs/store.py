@@ -32,7 +32,6 @@ from gradmix.runs._schemas import (
     FORMAT,
     SCHEMA_VERSION,
     Count,
-    Marker,
     Share,
     Text,
     check_config,
@@ -144,7 +143,7 @@ class ResultStore:
         self.path = Path(path)
         marker = self.path / MARKER
         if os.path.lexists(marker):
-            validate(Marker, read_versioned(marker), marker)
+            read_versioned(marker)
 
     def create(self) -> ResultStore:
         """Make the folder and return the store.
@@ -216,11 +215,18 @@ class ResultStore:
     def save_failure(self, config: RunConfig, error: BaseException) -> FailedRun:
         """Record the error in which a run ended, and return the record."""
         settings = config.to_json()
+        trace = "".join(traceback.format_exception(error))
+        for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
+            trace = trace.replace(os.path.join(folder, ""), "")
+        # File names may have characters that UTF-8 cannot encode.
+        message, trace = (
+            text.encode(errors="backslashreplace").decode() for text in (str(error), trace)
+        )
         failure = FailedRun(
             config=settings,
             error=type(error).__name__,
-            message=_encodable(str(error))[:MOST_TEXT],
-            traceback=_encodable(_short_traceback(error))[-MOST_TEXT:],
+            message=message[:MOST_TEXT],
+            traceback=trace[-MOST_TEXT:],
             protocol_version=protocol_version(settings),
         )
         path = self._failed(self.path_of(config).name)
@@ -269,7 +275,8 @@ class ResultStore:
             for file in (path, self.path / name, self._failed(name)):
                 remove_leftovers(file)
             checkpoint = self.path / f"{path.name}{CHECKPOINT}"
-            remove_stale_lock(checkpoint)
+            with suppress(FileInUseError), locked(checkpoint):
+                pass  # this removes the lock file of a process that died
             if (self.path / name).exists():  # the process died just before it removed this
                 _forget(checkpoint)
             remove_leftovers(checkpoint)
@@ -299,19 +306,6 @@ def _load_failure(path: Path) -> FailedRun:
         raise FileError(f"{error}; remove the file to run it again") from None
 
 
-def _encodable(text: str) -> str:
-    """Return text that UTF-8 can encode; file names may have characters that it cannot."""
-    return text.encode(errors="backslashreplace").decode()
-
-
-def _short_traceback(error: BaseException) -> str:
-    """Return the traceback without the folders of this machine."""
-    text = "".join(traceback.format_exception(error))
-    for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
-        text = text.replace(os.path.join(folder, ""), "")
-    return text
-
-
 def try_to_lock(path: Path) -> RunLock | None:
     """Return the lock of the run with this progress file; None while another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -319,12 +313,6 @@ def try_to_lock(path: Path) -> RunLock | None:
         return RunLock(path)
     except FileInUseError:
         return None
-
-
-def remove_stale_lock(path: Path) -> None:
-    """Remove the lock file of a process that died while it wrote the file at `path`."""
-    with suppress(FileInUseError), locked(path):
-        pass
 
 
 def locked_in(folder: Path) -> list[Path]:

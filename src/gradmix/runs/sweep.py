@@ -1,4 +1,4 @@
-"""Many runs: compute those that the store lacks, in several processes.
+"""Many runs, such as those of a grid: compute those that the store lacks, in several processes.
 
 A sweep may be stopped at any moment, even by SIGKILL, and started again. Several sweeps may share a
 store.
@@ -6,19 +6,24 @@ store.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 
-from gradmix.errors import InputError, WorkerError
+from gradmix._setting_types import parse_seeds
+from gradmix.errors import FileError, InputError, UnknownNameError, WorkerError
+from gradmix.files.schema import read_bytes
 from gradmix.loggers import LogTo
 from gradmix.plugins import Plugin, import_plugins, registered, restore
 from gradmix.randomness import RandomStreams
-from gradmix.runs.config import RunConfig
+from gradmix.runs.config import Grid, RunConfig
 from gradmix.runs.groups import grouped
 from gradmix.runs.results import RunResult
 from gradmix.runs.run import (
@@ -31,8 +36,13 @@ from gradmix.runs.run import (
 )
 from gradmix.runs.store import FailedRun, ResultStore, RunProgress
 from gradmix.runs.workers import Engine, compute, engine_of, loky_engine
-from gradmix.settings import CriterionSettings, MixSettings, TrainingSettings
+from gradmix.settings import DEFAULTS, CriterionSettings, MixSettings, TrainingSettings
 from gradmix.training.build import make_fabric
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
 
 
 @dataclass
@@ -134,34 +144,39 @@ def run_sweep(
         engine = loky_engine(jobs)
     import_plugins(imports)
     sweep = Sweep(list(dict.fromkeys(configs)), store)
+    known: dict[RunConfig, Outcome] = {}
 
     def settle(outcome: Outcome) -> None:
         sweep.outcomes[outcome.config] = outcome
         if on_progress is not None:
             on_progress(sweep, outcome)
 
-    known = {config: _known(config, store, again, retry_failed) for config in sweep.configs}
-    todo = [config for config, outcome in known.items() if outcome is None]
-    impossible = find_impossible(todo)
+    for config in sweep.configs:
+        result = None if again else store.find(config)
+        failure = None if again or retry_failed or result else store.find_failure(config)
+        if result is not None:
+            known[config] = Outcome(config, "kept", result)
+        elif failure is not None:
+            known[config] = Outcome(config, "failed", failure=failure)
+    impossible = find_impossible(config for config in sweep.configs if config not in known)
     if impossible and not skip_impossible:
         raise next(iter(impossible.values()))
     store.create()
     store.tidy()
-    for config, outcome in known.items():
-        if outcome is not None:
-            settle(outcome)
-        elif config in impossible:
-            settle(Outcome(config, "impossible", reason=str(impossible[config])))
-    todo = _by_data(config for config in todo if config not in impossible)
+    for config, error in impossible.items():
+        known[config] = Outcome(config, "impossible", reason=str(error))
+    for config in sweep.configs:
+        if config in known:
+            settle(known[config])
+    todo = _by_data(config for config in sweep.configs if config not in known)
     if engine is not None:
         kept_dataset.cache_clear()  # the workers load their own
     sweep.todo, sweep.started = len(todo), time.monotonic()
     if on_progress is not None:
         on_progress(sweep, None)
     try:
-        work = partial(
-            _complete_with, registered(), store=store, again=again, checkpoint=checkpoint, log=log
-        )
+        how = {"again": again, "checkpoint": checkpoint, "log": log}
+        work = partial(_complete_with, registered(), store, how)
         _complete_all(todo, sweep, work, engine, settle)
     finally:
         store.tidy()  # after workers that were killed
@@ -169,34 +184,18 @@ def run_sweep(
 
 
 def _complete_with(
-    plugins: Sequence[Plugin],
-    config: RunConfig,
-    *,
-    store: ResultStore,
-    again: bool,
-    checkpoint: bool,
-    log: LogTo | None,
+    plugins: Sequence[Plugin], store: ResultStore, how: Mapping[str, Any], config: RunConfig
 ) -> Outcome:
     """Complete a run, perhaps in another process, which needs the plugins of this one."""
     restore(plugins)
     store.create()  # it may be on another file system
-    return complete(config, store, again=again, checkpoint=checkpoint, log=log)
+    return complete(config, store, **how)
 
 
 def _by_data(configs: Iterable[RunConfig]) -> list[RunConfig]:
     """Return the runs grouped by data set, so that a process loads each data set once."""
     groups = grouped(configs, lambda config: config.data)
     return [config for group in groups.values() for config in group]
-
-
-def _known(
-    config: RunConfig, store: ResultStore, again: bool, retry_failed: bool
-) -> Outcome | None:
-    result = None if again else store.find(config)
-    if result is not None:
-        return Outcome(config, "kept", result)
-    failure = None if again or retry_failed else store.find_failure(config)
-    return None if failure is None else Outcome(config, "failed", failure=failure)
 
 
 def _complete_all(
@@ -231,26 +230,17 @@ def _complete_all(
             suspects = [config for config in left if sweep.store.free_if_abandoned(config)]
             if not suspects:
                 raise WorkerError(f"{error} before any run began; try fewer jobs") from error
-            for config in suspects:
-                take(_complete_alone(config, sweep.store, work, engine))
+            for config in suspects:  # repeated alone, a run fails if its worker dies again
+                try:
+                    [outcome] = compute(work, [config], engine)
+                except WorkerError as repeated:
+                    sweep.store.free_if_abandoned(config)
+                    died = f"{repeated} while it computed this run alone; is there enough memory?"
+                    failure = sweep.store.save_failure(config, WorkerError(died))
+                    outcome = Outcome(config, "failed", failure=failure)
+                take(outcome)
         if len(left) == before:  # other sweeps compute all of them
             time.sleep(WAIT_SECONDS)
-
-
-def _complete_alone(
-    config: RunConfig,
-    store: ResultStore,
-    work: Callable[[RunConfig], Outcome],
-    engine: Engine,
-) -> Outcome:
-    """Repeat a run, alone, during which a worker died; it fails if the worker dies again."""
-    try:
-        [outcome] = compute(work, [config], engine)
-        return outcome
-    except WorkerError as error:
-        store.free_if_abandoned(config)
-        died = WorkerError(f"{error} while it computed this run alone; is there enough memory?")
-        return Outcome(config, "failed", failure=store.save_failure(config, died))
 
 
 UNCHECKED = {
@@ -272,19 +262,95 @@ def find_impossible(configs: Iterable[RunConfig]) -> dict[RunConfig, InputError]
     for config in _by_data(configs):
         key = tuple(value for name, value in config if name not in UNCHECKED)
         if key not in answers:
-            answers[key] = _why_impossible(config)
-        error = answers[key]
-        if error is not None:
-            impossible[config] = error
+            answers[key] = None
+            try:
+                make_fabric(config.device, config.precision)
+                benchmark = load_benchmark(config, keep=True)
+                build_method(config, benchmark, RandomStreams(config.seed, torch.device("cpu")))
+            except InputError as error:
+                names = f"data {config.data}, method {config.method}, model {config.model}"
+                answers[key] = InputError(f"{names}: {error}")
+        reason = answers[key]
+        if reason is not None:
+            impossible[config] = reason
     return impossible
 
 
-def _why_impossible(config: RunConfig) -> InputError | None:
+# --- grids in TOML files: settings with several values each ---------------------------------------
+
+MOST_BYTES = 1 << 20
+MOST_NESTED = 100  # opening brackets in a row; Python's parser is recursive
+
+
+def read_grids(path: str | os.PathLike[str], **overrides: list[Any]) -> list[Grid]:
+    """Return the grids of a TOML file: one per `[[grid]]`, or a single one without any.
+
+    Settings before the first `[[grid]]` apply to all grids. A list means several values; for a
+    setting that is a list itself, a list of lists does. `import` names modules that register
+    plugins; they are imported.
+
+    Args:
+        path: The TOML file.
+        **overrides: Values that replace those in the file.
+
+    Raises:
+        InputError: If the file cannot be read or has an unknown or empty setting.
+    """
+    name = os.fspath(path)
     try:
-        make_fabric(config.device, config.precision)
-        benchmark = load_benchmark(config, load=kept_dataset)
-        build_method(config, benchmark, RandomStreams(config.seed, torch.device("cpu")))
-    except InputError as error:
-        names = f"data {config.data}, method {config.method}, model {config.model}"
-        return InputError(f"{names}: {error}")
-    return None
+        text = read_bytes(name, MOST_BYTES).decode()
+        if "[" * MOST_NESTED in "".join(text.split()):
+            raise ValueError("the lists are nested too deeply")
+        content = tomllib.loads(text)
+    except (FileError, ValueError, RecursionError) as error:
+        raise InputError(f"{name} cannot be read as TOML: {error}") from error
+    modules = content.pop("import", [])
+    if isinstance(modules, str):
+        modules = [modules]
+    if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
+        raise InputError(f"{name}: import is {modules!r}; name modules")
+    import_plugins(modules)
+    tables = content.pop("grid", [{}])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(f"{name}: grid must be tables, each begun by [[grid]]")
+    return [
+        {**_axes(name, content), **_axes(name, table), **overrides}  # the last one counts
+        for table in tables
+    ]
+
+
+def _axes(name: str, table: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the values of each setting in a table."""
+    if "seed" in table and "seeds" in table:
+        raise InputError(f"{name} has both seed and seeds; give one of them")
+    axes = {}
+    for key, value in table.items():
+        if value == []:
+            raise InputError(f"{name}: {key} is an empty list; give at least one value")
+        if key == "seeds":
+            axes["seed"] = parse_seeds(value if isinstance(value, list) else [value])
+        elif key in RunConfig.model_fields:
+            axes[key] = axis(key, value)
+        else:
+            known = [*RunConfig.model_fields, "grid", "import", "seeds"]
+            raise UnknownNameError(f"setting in {name}", key, known)
+    return axes
+
+
+def axis(name: str, value: Any) -> list[Any]:
+    """Return the values of a setting in a TOML file.
+
+    >>> axis("epochs", 5), axis("epochs", [5, 10])
+    ([5], [5, 10])
+    >>> axis("increments", [5, 5]), axis("increments", [2, [5, 5]])
+    ([[5, 5]], [2, [5, 5]])
+    >>> axis("class_order", ["natural", "seed:1993"])
+    ['natural', 'seed:1993']
+    """
+    if not isinstance(value, list):
+        return [value]
+    if name == "class_order":
+        return value if any(isinstance(one, list | str) for one in value) else [value]
+    if isinstance(DEFAULTS.get(name), list | dict):  # a setting that is a list itself
+        return value if any(isinstance(one, list | dict) for one in value) else [value]
+    return value

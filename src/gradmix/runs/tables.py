@@ -1,17 +1,23 @@
-"""Tables: groups and runs as numbers, then as text, and as plain records for CSV and JSON."""
+"""Tables: groups and runs as numbers, as text in Markdown and LaTeX, and as records for CSV.
+
+The writers are hand-written: pandas would be a large dependency, and neither pandas nor tabulate
+shortens them, because bold cells, column groups and escaping still need the code below.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gradmix.errors import UnknownNameError
 from gradmix.runs.comparisons import ACCURACY, Cell, compare
-from gradmix.runs.groups import BY, Group, capability_note, differing
-from gradmix.runs.labels import show_setting
+from gradmix.runs.groups import BY, Group, capability_note, differing, show_setting
+from gradmix.runs.measures import Difference, Summary, number
 from gradmix.runs.results import RunResult
-from gradmix.runs.statistics import Difference, number
 
 GRADIENTS_ADD = "what gradients add"
 
@@ -57,14 +63,8 @@ class TextTable:
 
 
 TableRow = tuple[tuple[str, ...], tuple[Cell, ...]]  # labels and cells
-
-
-class _Shown(NamedTuple):
-    """What the cells of a column are compared with."""
-
-    reference: bool
-    difference: bool
-    gradients: bool
+Writer = Callable[[Cell], TextCell]
+Chart = Literal["table", "lines", "bars", "heatmap"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Table:
     against: str = ""  # title of the differences
     note: str = ""  # ends the caption
     seeds_in_cells: bool = True  # add the number of seeds where it differs
+    chart: Chart = "table"  # how a picture would show it
 
     @property
     def seed_counts(self) -> set[int]:
@@ -89,49 +90,44 @@ class Table:
     def text(self) -> TextTable:
         """Return all cells as text. A column appears only if a cell has something to show."""
         width = len(self.columns)
-        shown = [_shown([c for _, row in self.rows for c in row[i::width]]) for i in range(width)]
-        columns = tuple(
-            title
-            for name, show in zip(self.columns, shown, strict=True)
-            for title in self._titles(name, show)
-        )
-        rows = tuple(
-            (
-                labels,
-                tuple(
-                    text
-                    for place, cell in enumerate(cells)
-                    for text in self._texts(cell, shown[place % width])
-                ),
-            )
-            for labels, cells in self.rows
-        )
-        return TextTable(self.heads, self.groups, columns, rows, self.caption())
-
-    def _titles(self, name: str, show: _Shown) -> list[str]:
-        return [
-            name or ("ours" if show.reference else ""),
-            *(("paper", "difference") if show.reference else ()),
-            *((self.against, "p") if show.difference else ()),
-            *((GRADIENTS_ADD,) if show.gradients else ()),
+        shown = [
+            self._texts(name, [cell for _, row in self.rows for cell in row[place::width]])
+            for place, name in enumerate(self.columns)
         ]
+        columns = tuple(title for texts in shown for title, _ in texts)
+        rows = []
+        for labels, cells in self.rows:
+            texts = (shown[place % width] for place in range(len(cells)))
+            row = (write(cell) for cell, own in zip(cells, texts, strict=True) for _, write in own)
+            rows.append((labels, tuple(row)))
+        return TextTable(self.heads, self.groups, columns, tuple(rows), self.caption())
 
-    def _texts(self, cell: Cell, show: _Shown) -> list[TextCell]:
-        """Return the texts under `_titles`."""
-        value, reference, difference, gradients, best = cell
-        text = "–" if value is None else value.text(self.digits)
-        if value is not None and self.seeds_in_cells and len(self.seed_counts) > 1:
-            text += f" ({value.n})"
-        texts = [TextCell(text, best)]
-        if show.reference:
-            paper = TextCell("–" if reference is None else reference.text(self.digits))
-            texts += [paper, _reference_difference(cell, self.digits)]
-        if show.difference:
-            found = difference or Difference()
-            texts += [TextCell(found.text(self.digits)), TextCell(found.probability())]
-        if show.gradients:
-            texts.append(TextCell("" if gradients is None else gradients.interval(self.digits)))
+    def _texts(self, name: str, cells: Sequence[Cell]) -> list[tuple[str, Writer]]:
+        """Return the titles of what the cells of a column show, and what writes the text."""
+        digits, nothing = self.digits, Difference()
+        texts: list[tuple[str, Writer]] = [(name, self._value)]
+        if any(cell.reference for cell in cells):
+            texts = [
+                (name or "ours", self._value),
+                ("paper", lambda c: TextCell(c.reference.text(digits) if c.reference else "–")),
+                ("difference", lambda c: _reference_difference(c, digits)),
+            ]
+        if any(cell.difference for cell in cells):
+            texts += [
+                (self.against, lambda c: TextCell((c.difference or nothing).text(digits))),
+                ("p", lambda c: TextCell((c.difference or nothing).probability())),
+            ]
+        if any(cell.gradients for cell in cells):
+            texts += [
+                (GRADIENTS_ADD, lambda c: TextCell((c.gradients or nothing).interval(digits)))
+            ]
         return texts
+
+    def _value(self, cell: Cell) -> TextCell:
+        if cell.value is None:
+            return TextCell("–", cell.best)
+        seeds = f" ({cell.value.n})" if self.seeds_in_cells and len(self.seed_counts) > 1 else ""
+        return TextCell(cell.value.text(self.digits) + seeds, cell.best)
 
     def caption(self) -> str:
         """Return one line that says what the numbers are."""
@@ -157,14 +153,6 @@ class Table:
         return "; ".join([*parts, self.note] if self.note else parts)
 
 
-def _shown(cells: Sequence[Cell]) -> _Shown:
-    return _Shown(
-        any(cell.reference for cell in cells),
-        any(cell.difference for cell in cells),
-        any(cell.gradients for cell in cells),
-    )
-
-
 def _reference_difference(cell: Cell, digits: int) -> TextCell:
     """Our mean minus the reference; its kind says whether it exceeds both standard deviations."""
     if cell.value is None or cell.reference is None:
@@ -178,6 +166,15 @@ def _reference_difference(cell: Cell, digits: int) -> TextCell:
 
 
 # --- groups and runs ----------------------------------------------------------------------------
+
+
+def rows_of(
+    found: Iterable[tuple[str, Mapping[str, Summary]]],
+) -> tuple[tuple[str, ...], tuple[TableRow, ...]]:
+    """Return the names of all numbers, and a row of cells for each label."""
+    found = list(found)
+    names = tuple(dict.fromkeys(name for _, numbers in found for name in numbers))
+    return names, tuple(((k,), tuple(Cell(own.get(n)) for n in names)) for k, own in found)
 
 
 def comparison_table(
@@ -294,3 +291,65 @@ def run_records(results: Sequence[RunResult]) -> list[dict[str, Any]]:
         }
         for result in results
     ]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def to_markdown(table: TextTable) -> str:
+    """Write a table as GitHub Markdown with its caption below."""
+
+    def line(texts: Iterable[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+    lines = [line([*table.heads, *table.titles])]
+    lines.append("|" + "---|" * len(table.heads) + "---:|" * len(table.titles))
+    for labels, cells in table.rows:
+        texts = [f"**{cell.text}**" if cell.bold else cell.text for cell in cells]
+        lines.append(line([*labels, *texts]))
+    return "\n".join([*lines, "", table.caption[:1].upper() + table.caption[1:] + ".", ""])
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "Δ": r"$\Delta$", "×": r"$\times$", "λ": r"$\lambda$", "–": "--", "<": "$<$",
+}  # fmt: skip
+
+
+def to_latex(table: TextTable) -> str:
+    """Write a table as a LaTeX tabular with booktabs rules and its caption as a comment."""
+
+    def safe(text: str) -> str:
+        text = "".join(LATEX.get(letter, letter) for letter in text)
+        return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
+
+    def line(texts: Iterable[str]) -> str:
+        return " & ".join(texts) + r" \\"
+
+    columns = "l" * len(table.heads) + "r" * len(table.titles)
+    lines = [f"% {table.caption}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    heads, width = [safe(name) for name in table.heads], len(table.columns)
+    if width > 1 and any(table.groups):
+        above = [rf"\multicolumn{{{width}}}{{c}}{{{safe(title)}}}" for title in table.groups]
+        lines.append(line([*[""] * len(heads), *above]))
+        lines.append(line([*heads, *map(safe, table.columns * len(table.groups))]))
+    else:
+        lines.append(line([*heads, *map(safe, table.titles)]))
+    lines.append(r"\midrule")
+    for labels, cells in table.rows:
+        texts = (rf"\textbf{{{safe(c.text)}}}" if c.bold else safe(c.text) for c in cells)
+        lines.append(line([*map(safe, labels), *texts]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def to_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Write records as CSV with a header. Missing values are empty."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    for record in records:
+        values = [record.get(name) for name in names]
+        writer.writerow(show_setting(v) if isinstance(v, (list, dict)) else v for v in values)
+    return file.getvalue()

@@ -22,7 +22,7 @@ from functools import partial
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-from gradmix.errors import InputError, MissingPackageError, WorkerError
+from gradmix.errors import FileInUseError, InputError, MissingPackageError, WorkerError
 from gradmix.files import locked
 from gradmix.training.processes import ctrl_c_waiting
 
@@ -52,7 +52,14 @@ def loky_engine(jobs: int, devices_per_run: int | None = None) -> Engine:
         InputError: If there are too few GPUs.
     """
     if devices_per_run is not None:
-        _check_devices(jobs * devices_per_run)
+        import torch
+
+        needed, found = jobs * devices_per_run, torch.cuda.device_count()
+        if needed > found:
+            raise InputError(
+                f"jobs times devices_per_run is {needed}, and this machine has {found} GPUs; give "
+                "fewer of either"
+            )
     # Imported here because it takes a while.
     from loky.backend import resource_tracker as loky_tracker
 
@@ -96,10 +103,15 @@ def compute(
         opened = engine.open()
         executor = opened.__enter__()
         futures = [executor.submit(work, item) for item in items]
+    lost: tuple[type[BaseException], ...] = (BrokenExecutor,)  # the worker of a run died
+    if "distributed" in sys.modules:
+        from distributed.scheduler import KilledWorker
+
+        lost = (BrokenExecutor, KilledWorker)
     try:
         for future in as_completed(futures):
             yield future.result()
-    except _lost_worker_errors() as error:
+    except lost as error:
         codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
         raise WorkerError("a worker process died" + (f" ({codes[1]})" if codes else "")) from error
     finally:
@@ -107,15 +119,6 @@ def compute(
             for future in futures:
                 future.cancel()
         opened.__exit__(None, None, None)
-
-
-def _lost_worker_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors that mean that a worker died."""
-    if "distributed" not in sys.modules:
-        return (BrokenExecutor,)
-    from distributed.scheduler import KilledWorker
-
-    return (BrokenExecutor, KilledWorker)
 
 
 @contextmanager
@@ -164,23 +167,17 @@ def _dask(address: str | None, jobs: int) -> Iterator[Executor]:
 
 
 def _begin_worker(parent: int, jobs: int, devices_per_run: int | None, folder: str) -> None:
-    watch_parent(parent)
-    if devices_per_run is not None:
-        slot = _take_slot(folder, jobs)
-        first = slot * devices_per_run
-        visible = ",".join(str(number) for number in range(first, first + devices_per_run))
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible
-
-
-def watch_parent(parent: int) -> None:
-    """End this process soon after its parent ends, even if the parent is killed."""
-
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(WATCH_SECONDS)
         os._exit(1)  # at any point: files are written whole or not at all
 
+    # This process ends soon after its parent, even if the parent is killed.
     threading.Thread(target=watch, daemon=True, name="watch-parent").start()
+    if devices_per_run is not None:
+        first = _take_slot(folder, jobs) * devices_per_run
+        visible = map(str, range(first, first + devices_per_run))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
 
 
 _held: list[AbstractContextManager[None]] = []  # locks that this worker keeps until it ends
@@ -188,8 +185,6 @@ _held: list[AbstractContextManager[None]] = []  # locks that this worker keeps u
 
 def _take_slot(folder: str, slots: int) -> int:
     """Return a number that no other living worker has."""
-    from gradmix.errors import FileInUseError
-
     for slot in range(slots):
         lock = locked(os.path.join(folder, f"slot-{slot}"))
         try:
@@ -199,14 +194,3 @@ def _take_slot(folder: str, slots: int) -> int:
         _held.append(lock)
         return slot
     raise WorkerError(f"all {slots} places of workers are taken")
-
-
-def _check_devices(needed: int) -> None:
-    import torch
-
-    found = torch.cuda.device_count()
-    if needed > found:
-        raise InputError(
-            f"jobs times devices_per_run is {needed}, and this machine has {found} GPUs; give "
-            "fewer of either"
-        )

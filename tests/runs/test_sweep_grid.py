@@ -4,7 +4,7 @@ import pytest
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.runs.config import config_for, expand
-from gradmix.runs.grid import read_grids
+from gradmix.runs.sweep import read_grids
 
 
 def grids(tmp_path, text, **overrides):
