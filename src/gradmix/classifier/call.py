@@ -6,7 +6,6 @@ A call is one task of the training loop. `learn` prepares it; `Call` trains it a
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,15 +14,27 @@ import torch
 from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from gradmix.classifier.call_data import CallData, Reader, Watch, draw_by_weight
-from gradmix.classifier.defaults import budget, is_fine_tuned
-from gradmix.classifier.holdout import EarlyStopping, StoppingState, offer
-from gradmix.classifier.inputs import look_symbolic, read_seed
-from gradmix.classifier.labels import Label, Labels
-from gradmix.classifier.photos import Pictures, keep_pictures
+from gradmix.classifier.call_data import (
+    CallData,
+    EarlyStopping,
+    Reader,
+    StoppingState,
+    Watch,
+    draw_by_weight,
+    keep_pictures,
+    offer,
+)
+from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
 from gradmix.classifier.report import Report, few_samples, means, plural
-from gradmix.classifier.setup import Setup, first_setup
-from gradmix.classifier.state import Learned, copy_of, digest, load_method, new_holdout
+from gradmix.classifier.setup import Setup, budget, first_setup, is_fine_tuned
+from gradmix.classifier.state import (
+    Learned,
+    Pictures,
+    copy_of,
+    digest,
+    load_method,
+    new_holdout,
+)
 from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
@@ -66,61 +77,57 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
         InputError: If the data or parameters do not fit what was learned before.
         DivergedError: If the loss or the scores are not finite.
     """
-    before, params, watch = reader.before, reader.params, reader.watch
+    before, watch = reader.before, reader.watch
     labels = (before.labels if before else Labels()).add(data.y, data.announced)
-    if before is not None:
-        setup = before.setup.with_params(params)
-        _check_stored(before)
+    if before is None:
+        setup = _first_setup(reader, data, random_state, job)
     else:
-        seed = _first_seed(random_state, watch.checkpoint)
-        if not job.ranks.alone:
-            seed = job.ranks.from_first(seed % 2**63)  # it may have been drawn
-        setup = first_setup(params, seed, data.x, data.layout, data.backbone, job.fabric.device)
-    _check_room(setup.params, len(labels.known))
-    counts = labels.encode(data.y).bincount(minlength=len(labels.known))
+        setup = before.setup.with_params(reader.params)
+        method = before.method
+        if method.learns_stored() and not len(method.stored_samples().y):
+            raise InputError(
+                f"this classifier was saved without exemplars, and {setup.method} needs them to "
+                "learn more without forgetting; load a file that contains them "
+                "(include_exemplars=True), or call fit to start again"
+            )
+    known, size = len(labels.known), setup.params["head_size"]
+    if size is not None and known > size:
+        raise InputError(
+            f"head_size is {size}, and there would be {known} classes; start again with a larger "
+            "head_size, or with None"
+        )
+    counts = labels.encode(data.y).bincount(minlength=known)
     if before is not None:
         counts[: len(before.counts)] += torch.tensor(before.counts)
-    remarks = _warn(data, labels, counts.tolist())
+    remarks = _warn(data, labels, counts.tolist(), shown=job.ranks.first)
     with torch_threads(setup.params["threads"]):
         call = Call(before, setup, labels, data, job)
         identity = None if watch.checkpoint is None else call.identity()
         call.train(watch, identity)
         pictures = call.keep_exemplars()
-        history = _history(before, call.report(remarks))
+        report = call.report(remarks)
+    past = before.history if before else ()
+    oldest = report.call - DETAILED_CALLS
+    history = (*(entry if entry.call > oldest else entry.shortened() for entry in past), report)
     finished = "" if identity is None else digest(identity)
     seen = tuple(counts.tolist())
     return Learned(setup, labels, call.method, call.holdout, seen, history, finished, pictures)
 
 
-def _first_seed(random_state: Any, checkpoint: str | os.PathLike[str] | None) -> int:
-    drawn = None
-    if random_state is None and checkpoint is not None:
-        drawn = seed_on_file(checkpoint)
-    return read_seed(random_state) if drawn is None else drawn
+def _first_setup(reader: Reader, data: CallData, random_state: Any, job: Job) -> Setup:
+    """Return the setup of a first call; all ranks use the seed of the first."""
+    kept, drawn = reader.watch.checkpoint, None
+    if random_state is None and kept is not None:
+        drawn = seed_on_file(kept)
+    seed = read_seed(random_state) if drawn is None else drawn
+    if not job.ranks.alone:
+        seed = job.ranks.from_first(seed % 2**63)  # it may have been drawn
+    device = job.fabric.device
+    return first_setup(reader.params, seed, data.x, data.layout, data.backbone, device)
 
 
-def _check_stored(before: Learned) -> None:
-    """Refuse to continue without the samples that protect the known classes."""
-    method = before.method
-    if method.learns_stored() and not len(method.stored_samples().y):
-        raise InputError(
-            f"this classifier was saved without exemplars, and {before.setup.method} needs them to "
-            "learn more without forgetting; load a file that contains them "
-            "(include_exemplars=True), or call fit to start again"
-        )
-
-
-def _check_room(params: Mapping[str, Any], classes: int) -> None:
-    size = params["head_size"]
-    if size is not None and classes > size:
-        raise InputError(
-            f"head_size is {size}, and there would be {classes} classes; start again with a larger "
-            "head_size, or with None"
-        )
-
-
-def _warn(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
-    """Warn about data that is hard to learn; return the warnings."""
+def _warn(data: CallData, labels: Labels, counts: list[int], shown: bool) -> list[str]:
+    """Return warnings about data that is hard to learn; show them in one process."""
     remarks = [
         f"{few_samples(labels.known[k])}{plural(counts[k], 'sample')} so far; a class with fewer "
         f"than {FEW_SAMPLES} is hard to learn"
@@ -133,15 +140,9 @@ def _warn(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
             "such rows makes little sense: try mix='none'"
         )
     remarks += data.skipped
-    for text in remarks:
+    for text in remarks if shown else ():
         warnings.warn(text, DataWarning, stacklevel=7)  # the line that calls the classifier
     return remarks
-
-
-def _history(before: Learned | None, report: Report) -> tuple[Report, ...]:
-    history = (*(before.history if before else ()), report)
-    oldest = report.call - DETAILED_CALLS
-    return tuple(entry if entry.call > oldest else entry.shortened() for entry in history)
 
 
 # --- the call -------------------------------------------------------------------------------
@@ -172,12 +173,7 @@ class Call:
     """One call: its method, its data, its training and what it has measured so far."""
 
     def __init__(
-        self,
-        before: Learned | None,
-        setup: Setup,
-        labels: Labels,
-        data: CallData,
-        job: Job,
+        self, before: Learned | None, setup: Setup, labels: Labels, data: CallData, job: Job
     ) -> None:
         fabric = job.fabric
         self.before, self.setup, self.labels, self.data = before, setup, labels, data
@@ -272,7 +268,13 @@ class Call:
 
     def train(self, watch: Watch, identity: Mapping[str, Any] | None) -> None:
         """Train all steps; resume from the checkpoint if there is one."""
-        kept = self._checkpoint(watch, identity)
+        kept = None
+        if watch.checkpoint is not None and identity is not None:
+            calls = len(self.before.history) + 1 if self.before else 1
+            largest = max(self.training.benchmark.num_classes + 1, calls)
+            kept = Checkpoint(
+                watch.checkpoint, self.training, self, identity, say=watch.say, largest=largest
+            )
         resumed = kept is not None and kept.resume()
         if not self.training.method.ranks.alone:
             check_resumed(self.training, resumed)
@@ -291,15 +293,6 @@ class Call:
         for network in self.method.networks().values():
             network.eval()
         self.method.ranks = ALONE  # predictions need one process
-
-    def _checkpoint(self, watch: Watch, identity: Mapping[str, Any] | None) -> Checkpoint | None:
-        if watch.checkpoint is None or identity is None:
-            return None
-        calls = len(self.before.history) + 1 if self.before else 1
-        largest = max(self.training.benchmark.num_classes + 1, calls)
-        return Checkpoint(
-            watch.checkpoint, self.training, self, identity, say=watch.say, largest=largest
-        )
 
     def _measure_before(self) -> Tensor | None:
         """Return the correct predictions before the call, by class."""
@@ -381,22 +374,19 @@ class Call:
     def report(self, remarks: list[str]) -> Report:
         """Return the report of the call."""
         known, record, accuracy = self.labels.known, self.record, self._accuracy()
+        same = {"epochs", "steps", "loss", "stopped_early", "avoided_share"}
+        measured: dict[str, Any] = {**record.model_dump(include=same), **means(accuracy)}
         return Report(
             call=(self.before.history[-1].call if self.before else 0) + 1,
             new=[known[k] for k in self.classes if k >= self.known_before],
             more=[known[k] for k in self.classes if k < self.known_before],
             samples=len(self.training.benchmark.tasks[0].train.y),
-            epochs=record.epochs,
-            steps=record.steps,
-            loss=record.loss,
-            stopped_early=record.stopped_early,
             memory=len(self.method.memory),
             held_out=0 if self.holdout is None else len(self.holdout),
             measured_on=self.measured_on,
             accuracy=accuracy,
-            **means(accuracy),
+            **measured,
             avoided=[tuple(pair) for pair in record.avoided],  # type: ignore[misc]
-            avoided_share=record.avoided_share,
             warnings=remarks,
         )
 

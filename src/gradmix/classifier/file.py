@@ -1,4 +1,4 @@
-"""Classifier files: the schema, reading and writing.
+"""Classifier files: the schema, reading and writing, and commands that change a file.
 
 Everything in a file is checked against the schema before a network is created: types, ranges,
 lengths, and whether the parts fit each other. The weights are checked against the network when they
@@ -11,41 +11,49 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from gradmix.classifier.defaults import check_params
-from gradmix.classifier.inputs import is_out_of_memory
-from gradmix.classifier.labels import Label, as_array
-from gradmix.classifier.photos import (
+from gradmix.classifier.call_data import CallData, Reader, Skip, Watch
+from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
+from gradmix.classifier.report import Report
+from gradmix.classifier.setup import check_params
+from gradmix.classifier.state import (
+    CONTENTS,
     EncodedImages,
+    Learned,
     PicturesState,
     decode_images,
+    digest,
     encode_images,
+    from_state,
+    sample_parts,
 )
-from gradmix.classifier.report import Report
-from gradmix.classifier.state import CONTENTS, Learned, from_state, sample_parts
-from gradmix.errors import FileError, InputError, MissingPackageError
-from gradmix.files import read_state_file, write_state_file
+from gradmix.data.image_folders.read import read_folder
+from gradmix.data.image_folders.source import is_archive
+from gradmix.errors import CorruptFileError, FileError, InputError, MissingPackageError
+from gradmix.files import locked, read_state_file, write_state_file
+from gradmix.files.atomic_write import remove_leftovers
 from gradmix.files.schema import Schema, refuse, validate
-from gradmix.training.build import pick_device
+from gradmix.training import checkpoint as checkpoints
+from gradmix.training.build import pick_device, processes_outside
 from gradmix.training.state_schema import MemoryState, SamplesState, TrainingState
+
+if TYPE_CHECKING:
+    from gradmix.classifier.classifier import IncrementalClassifier
 
 KIND = "classifier"
 ENCODED = 2
 """Version of the contents of a file with encoded images; otherwise it is `CONTENTS`."""
 PROBES, PROBE_NUMBERS = 16, 2**16
 """Samples, and input numbers in total, for the check that predictions are finite."""
-ADDED = (
-    *("weights", "finetune", "keep_images", "verbose", "exemplar_selection", "optimizer"),
-    *("schedule", "warmup", "clip_norm", "label_smoothing", "backbone_lr_scale"),
-    *("gradient", "mix_first_task", "logit_adjustment"),
-)
-"""Parameters that earlier files lack. They had the defaults, except `schedule`."""
 
 FilePath = str | os.PathLike[str]
 
@@ -75,16 +83,14 @@ def _check_samples(
 def _check_params(params: dict[str, Any]) -> dict[str, Any]:
     """Check the parameters of a file like those of a call; a caller's network is not stored."""
     _check_plain(params)
+    named = {} if params.get("model") else {"model": "auto", "weights": None, "finetune": None}
     try:
-        check_params({**params, **({} if params["model"] else _NAMED)})
+        check_params({**params, **named})
     except KeyError as error:
         refuse(f"has no {error}")
     except InputError as error:
         refuse(str(error))
     return params
-
-
-_NAMED = {"model": "auto", "weights": None, "finetune": None}  # in place of a caller's network
 
 
 def _check_plain(value: Any) -> None:
@@ -222,14 +228,20 @@ def read(
     if device is not None:
         _check_device(device, None)
     state = read_state_file(path, KIND)
-    _check_contents(path, state.get("contents"))
-    if state["contents"] == ENCODED:
+    contents = state.get("contents")
+    if type(contents) is not int or contents not in (CONTENTS, ENCODED):
+        raise FileError(
+            f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
+            f"{CONTENTS} and {ENCODED}: install the version that wrote it or a later one"
+        )
+    if contents == ENCODED:
         with _blaming(path):
             state = {**_decoded(state, path), "contents": CONTENTS}
     if isinstance(state.get("params"), dict):
+        # Earlier files lack the parameters that were added since. They had these values.
         earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
-        for name in ADDED:
-            state["params"].setdefault(name, earlier[name])
+        del earlier["random_state"]
+        state["params"] = {**earlier, **state["params"]}
     with _blaming(path):
         checked = validate(ClassifierState, state, path)
     names = {*defaults}
@@ -264,14 +276,6 @@ def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None
         raise FileError(
             f"{os.fspath(path)} needs the backbone's weights, and there is no file "
             f"{params['weights']!r}; pass its place as weights="
-        )
-
-
-def _check_contents(path: FilePath, contents: Any) -> None:
-    if type(contents) is not int or contents not in (CONTENTS, ENCODED):
-        raise FileError(
-            f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
-            f"{CONTENTS} and {ENCODED}: install the version that wrote it or a later one"
         )
 
 
@@ -352,3 +356,148 @@ def _check_model(path: FilePath, network: str | None, model: Any) -> None:
         raise InputError(
             f"model is {given}; {os.fspath(path)} has its own network {network[:40]!r}: omit model="
         )
+
+
+# --- changing a file ------------------------------------------------------------------------
+
+
+def learn_into(
+    path: FilePath,
+    photos: FilePath,
+    test: FilePath | None = None,
+    *,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    watch: Watch,
+    skip_unreadable: bool = False,
+) -> IncrementalClassifier:
+    """Let the classifier in a file learn a folder of photos, or create the file.
+
+    A stopped call resumes from a checkpoint beside the file when it is repeated, and writes an
+    identical file.
+
+    Args:
+        path: The classifier file.
+        photos: A folder that contains a folder of images for each class.
+        test: A folder to measure on; its unknown classes are skipped.
+        given: Parameters to set.
+        defaults: Parameters of a new classifier.
+        watch: The observers of the call; `learn_into` sets its checkpoint.
+        skip_unreadable: Skip photos that cannot be read, instead of refusing them.
+
+    Returns:
+        The classifier.
+
+    Raises:
+        FileInUseError: If another process uses the file.
+        FileError: If the file cannot be read or written.
+        InputError: If the photos or parameters cannot be used.
+    """
+    from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
+
+    if processes_outside() > 1:
+        raise InputError("this command starts its processes itself; use --devices, not torchrun")
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give a file for the model")
+    if Path(photos).is_file() and not is_archive(photos):
+        raise InputError(f"{photos} is a file; give a folder with a folder for each class")
+    kept = checkpoint_of(path)
+    with locked(path):
+        classifier = (
+            IncrementalClassifier.load(path) if path.exists() else IncrementalClassifier(**defaults)
+        )
+        classifier.set_params(**given)
+        read = partial(_read, photos, test, kept, skip_unreadable)
+        if classifier._learn(read, replace(watch, checkpoint=kept)):
+            classifier._write(path)
+        else:
+            watch.say("these photos were learned before the last stop; nothing is left to do")
+        kept.unlink(missing_ok=True)
+        remove_leftovers(kept)
+    return classifier
+
+
+def checkpoint_of(path: FilePath) -> Path:
+    """Return the checkpoint of `learn_into`, beside the classifier file."""
+    return Path(f"{os.fspath(path)}.checkpoint")
+
+
+def forget_in(
+    path: FilePath, names: Sequence[str], photos: FilePath | None = None
+) -> IncrementalClassifier:
+    """Remove classes from the classifier in a file.
+
+    Args:
+        path: The classifier file.
+        names: The classes, as text.
+        photos: A folder with all photos that one class was learned from; see
+            `IncrementalClassifier.forget`.
+
+    Returns:
+        The classifier.
+
+    Raises:
+        FileInUseError: If another process uses the file.
+        FileError: If the file cannot be read or written.
+        InputError: If a class is unknown, or no class would remain.
+        CorruptFileError: If a photo cannot be read.
+    """
+    from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
+
+    if photos is not None and len(names) != 1:
+        raise InputError(f"photos is given for {len(names)} classes; forget one class at a time")
+    with locked(path):
+        classifier = IncrementalClassifier.load(path)
+        known = {str(label): label for label in classifier._fitted().labels.known}
+        for name in names:
+            if name not in known:
+                raise InputError(f"{name!r} is not a class of {path}; known are {', '.join(known)}")
+            try:
+                classifier.forget(known[name], photos)
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{error}; move such files out of the folder") from error
+        classifier._write(path)
+    return classifier
+
+
+def _read(
+    photos: FilePath, test: FilePath | None, kept: Path, skip_unreadable: bool, reader: Reader
+) -> CallData | None:
+    """Return the photos to learn and to measure on; None if they were learned already."""
+    skip = reader.watch.say if skip_unreadable else None
+    data = reader.read_call(photos, skip=skip)
+    if test is not None:
+        data = _with_test(reader, data, test, skip)
+    done = reader.ranks.first and _was_finished(kept, reader.before, data)
+    return None if reader.ranks.from_first(int(done)) else data
+
+
+def _with_test(reader: Reader, data: CallData, test: FilePath, skip: Skip) -> CallData:
+    """Return the data with a test folder, or its part `test` or `val`, without unknown classes."""
+    say, stream = reader.watch.say, data.backbone is not None
+    photos = read_folder(test, shape=data.given.shape, skip=skip, part="test", stream=stream)
+    x, labels = photos.x, np.array([photos.classes[number] for number in photos.labels])
+    known = {*data.y.tolist(), *(reader.before.labels.known if reader.before else ())}
+    fits = np.isin(labels, sorted(known))
+    for text in photos.skipped:
+        say(text)
+    unknown = sorted({*labels[~fits].tolist()})
+    if unknown:
+        say(f"not measured: these classes are unknown: {', '.join(unknown)}")
+    if not fits.any():
+        return data
+    x = reader.embed_to_learn(x[np.flatnonzero(fits)], data.backbone)
+    return replace(data, evaluation=(x, labels[fits]))
+
+
+def _was_finished(kept: Path, before: Learned | None, data: CallData) -> bool:
+    """Whether the call was complete and only its checkpoint was left to remove."""
+    if before is None or not kept.exists():
+        return False
+    try:
+        about = read_state_file(kept, checkpoints.KIND)["about"]
+        identity = {name: about[name] for name in ("parameters", "seed", "past", "data")}
+    except (FileError, KeyError, TypeError):
+        return False
+    return bool(identity["data"] == data.digest() and digest(identity) == before.finished)

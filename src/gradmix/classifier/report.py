@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from gradmix.classifier.labels import Label
+from gradmix.classifier.inputs import Label
 from gradmix.closed_form import energy
 from gradmix.errors import InputError
 from gradmix.files.schema import Schema
@@ -293,7 +293,7 @@ def rank(
     Raises:
         InputError: If the samples cannot be used, or too few are held out for the rate.
     """
-    learned, scores = classifier._scores(X, name)
+    learned, scores, _ = classifier._scores(X, name)
     known, scores = learned.labels.known, scores.double()
     rate, novelty = false_alarm_rate, energy(scores)
     limit = None if rate is None else learned.novelty_threshold(rate)

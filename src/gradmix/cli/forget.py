@@ -25,7 +25,7 @@ def forget(
     The file contains nothing of the classes themselves afterwards. What the rest of a trained
     network learned from them cannot be removed.
     """
-    from gradmix.classifier.update_file import forget_in
+    from gradmix.classifier.file import forget_in
 
     left = forget_in(model, classes, photos).classes_.tolist()
     removed, remaining = (printable(", ".join(map(str, names))) for names in (classes, left))

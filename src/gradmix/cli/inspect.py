@@ -100,7 +100,7 @@ def _figure(value: float | None) -> str:
 
 
 def _write_sheet(classifier: IncrementalClassifier, out: str) -> None:
-    from gradmix.classifier.photos import contact_page, contact_sheet
+    from gradmix.classifier.export import contact_page, contact_sheet
     from gradmix.errors import FileError
     from gradmix.files.atomic_write import replacing
 

@@ -88,8 +88,8 @@ def learn(
     an identical file.
     """
     from gradmix.classifier.call_data import Watch
+    from gradmix.classifier.file import learn_into
     from gradmix.classifier.report import Observer
-    from gradmix.classifier.update_file import learn_into
     from gradmix.data.image_folders.read import has_own_test
     from gradmix.errors import DataWarning
 
@@ -118,7 +118,7 @@ def learn(
 @contextmanager
 def _stopping(model: str) -> Iterator[None]:
     """Tell the user how to continue after Ctrl-C."""
-    from gradmix.classifier.update_file import checkpoint_of
+    from gradmix.classifier.file import checkpoint_of
 
     try:
         yield

