@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError
@@ -25,7 +25,7 @@ from gradmix.classifier.call_data import (
     offer,
 )
 from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
-from gradmix.classifier.report import Report, few_samples, means, plural
+from gradmix.classifier.report import Accuracy, Report, few_samples, means, plural
 from gradmix.classifier.setup import Setup, budget, first_setup, is_fine_tuned
 from gradmix.classifier.state import (
     Learned,
@@ -53,9 +53,6 @@ from gradmix.training.loop import EpochDone, Event, StepDone, Training
 from gradmix.training.metrics import count_correct
 from gradmix.types import Samples, Task
 
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
 FEW_SAMPLES = 5  # fewer samples of a class give a warning
 DETAILED_CALLS = 20  # the last calls whose reports keep classes and pairs
 KEPT_PAIRS = 50  # avoided pairs in a report
@@ -65,13 +62,9 @@ KEPT_PAIRS = 50  # avoided pairs in a report
 
 
 def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learned:
-    """Return the knowledge after a call; the knowledge before it does not change.
+    """Return the knowledge after a call; the knowledge before it, the reader's, does not change.
 
-    Args:
-        reader: Has the knowledge before the call, the parameters and the observers.
-        data: The data of this call, as the reader read them.
-        random_state: The seed of a first call; a resumed call uses the seed in its checkpoint.
-        job: The ranks that learn together.
+    `random_state` is the seed of a first call; a resumed call uses the seed in its checkpoint.
 
     Raises:
         InputError: If the data or parameters do not fit what was learned before.
@@ -179,7 +172,7 @@ class Call:
         self.before, self.setup, self.labels, self.data = before, setup, labels, data
         known = len(labels.known)
         self.known_before = len(before.labels.known) if before else 0
-        self.size = max(known, setup.outputs(known))
+        size = max(known, setup.outputs(known))
         self.record = CallRecord()
         self.method = self._build(fabric.device, job.ranks)
         samples = Samples(data.x.to(fabric.device), labels.encode(data.y).to(fabric.device))
@@ -188,17 +181,20 @@ class Call:
         self.classes = tuple(samples.y.unique().tolist())
         self.holdout = new_holdout(setup.params)
         self.stopping: EarlyStopping | None = None
-        train = self._weighted(samples, self._hold_out(samples))
+        train = self._samples_to_train(samples)
         self.measured_on, self.test = self._evaluation(fabric.device)
-        self.training = self._training(train, fabric)
+        task = Task(1, self.classes, train, self.test)
+        names, order = (*map(str, labels.known), *[""] * (size - known)), tuple(range(size))
+        benchmark = Benchmark("classifier", (task,), names, order, setup.mean, setup.std)
+        transforms = [TRANSFORMS[name] for name in setup.transforms()]
+        self.training = Training(benchmark, self.method, fabric, transforms)
 
     def _build(self, device: torch.device, ranks: Ranks) -> Method:
         """Return a method that continues from the knowledge before the call, if there is any."""
         setup, before, known = self.setup, self.before, len(self.labels.known)
-        design, streams = setup.design(len(self.data.y), known), RandomStreams(setup.seed, device)
-        outputs = setup.outputs(1 if before else known)
-        loads = before is not None
-        method = setup.new_method(design, outputs, self.size, streams, loads=loads, ranks=ranks)
+        streams, outputs = RandomStreams(setup.seed, device), setup.outputs(1 if before else known)
+        samples, loads = len(self.data.y), before is not None
+        method = setup.new_method(samples, known, outputs, streams, loads=loads, ranks=ranks)
         if before is not None:
             past = before.training_state()
             past["method"]["networks"] = copy_of(past["method"]["networks"])  # they are trained
@@ -208,39 +204,27 @@ class Call:
             method.memory.set_budget(*room)
         return method
 
-    def _hold_out(self, samples: Samples) -> Any:
-        """Return the rows to train on; the others are for measuring and early stopping."""
+    def _samples_to_train(self, samples: Samples) -> Samples:
+        """Return the samples to train on; the others are for measuring and early stopping."""
+        params, streams = self.setup.params, self.method.streams
         rows: Any = slice(None)
         if self.holdout is not None:
             if self.before is not None and self.before.holdout is not None:
                 self.holdout.load_state_dict(self.before.holdout.state_dict())
-            priority = random_priority(len(samples.y), self.method.streams.device("holdout"))
+            priority = random_priority(len(samples.y), streams.device("holdout"))
             rows = offer(self.holdout, samples, priority).nonzero().flatten()
-        if self.setup.params["early_stopping"]:
-            train, params = _rows(samples, rows), self.setup.params
+        train = _rows(samples, rows)
+        if params["early_stopping"]:
             left, self.stopping = EarlyStopping.split(self.method, train, params)
             rows = torch.arange(len(samples.y), device=samples.y.device)[rows][left]
-        return rows
-
-    def _weighted(self, samples: Samples, rows: Any) -> Samples:
-        """Return the samples to train on; closed-form methods take the weights themselves."""
-        train = _rows(samples, rows)
+            train = _rows(samples, rows)
         if self.data.weights is None:
             return train
         weights = torch.from_numpy(self.data.weights).to(train.y.device)[rows]
-        if isinstance(self.method, ClosedForm):
+        if isinstance(self.method, ClosedForm):  # it takes the weights itself
             self.method.sample_weights = weights
             return train
-        generator = self.method.streams.device("sample weights")
-        return _rows(train, draw_by_weight(train.y, weights, generator))
-
-    def _training(self, train: Samples, fabric: Fabric) -> Training:
-        names = (*map(str, self.labels.known), *[""] * (self.size - len(self.labels.known)))
-        task = Task(1, self.classes, train, self.test)
-        order, mean, std = tuple(range(self.size)), self.setup.mean, self.setup.std
-        benchmark = Benchmark("classifier", (task,), names, order, mean, std)
-        transforms = [TRANSFORMS[name] for name in self.setup.transforms()]
-        return Training(benchmark, self.method, fabric, transforms)
+        return _rows(train, draw_by_weight(train.y, weights, streams.device("sample weights")))
 
     def _evaluation(self, device: torch.device) -> tuple[str | None, Samples]:
         """Return what accuracy is measured on: its name, and the samples."""
@@ -373,7 +357,15 @@ class Call:
 
     def report(self, remarks: list[str]) -> Report:
         """Return the report of the call."""
-        known, record, accuracy = self.labels.known, self.record, self._accuracy()
+        known, record = self.labels.known, self.record
+        accuracy: Accuracy = []
+        if self.measured_on is not None and record.correct is not None:
+            totals = self.test.y.cpu().bincount(minlength=len(known)).tolist()
+            was = [] if record.correct_before is None else record.correct_before.tolist()
+            for k, (label, total) in enumerate(zip(known, totals, strict=True)):
+                before = was[k] / total if k < len(was) and total else None
+                if total:
+                    accuracy.append((label, before, float(record.correct[k]) / total, total))
         same = {"epochs", "steps", "loss", "stopped_early", "avoided_share"}
         measured: dict[str, Any] = {**record.model_dump(include=same), **means(accuracy)}
         return Report(
@@ -389,18 +381,6 @@ class Call:
             avoided=[tuple(pair) for pair in record.avoided],  # type: ignore[misc]
             warnings=remarks,
         )
-
-    def _accuracy(self) -> list[tuple[Label, float | None, float, int]]:
-        after, before = self.record.correct, self.record.correct_before
-        if self.measured_on is None or after is None:
-            return []
-        totals = self.test.y.cpu().bincount(minlength=len(self.labels.known)).tolist()
-        was = [] if before is None else before.tolist()
-        return [
-            (label, was[k] / total if k < len(was) else None, float(after[k]) / total, total)
-            for k, (label, total) in enumerate(zip(self.labels.known, totals, strict=True))
-            if total
-        ]
 
 
 def check_takes(method: Method, x: Tensor) -> None:

@@ -100,21 +100,13 @@ class CallData:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads samples and labels in the form that a classifier learns.
+    """Reads samples and labels in the form that a classifier learns."""
 
-    Args:
-        estimator: The classifier; messages of scikit-learn name it.
-        params: Its parameters, checked.
-        before: Its knowledge; None if the next call is its first.
-        watch: The observers of the call.
-        ranks: The processes that embed photos together.
-    """
-
-    estimator: Any
-    params: Mapping[str, Any]
-    before: Learned | None
+    estimator: Any  # the classifier; messages of scikit-learn name it
+    params: Mapping[str, Any]  # its parameters, checked
+    before: Learned | None  # its knowledge; None if the next call is its first
     watch: Watch = Watch()
-    ranks: Ranks = ALONE
+    ranks: Ranks = ALONE  # the processes that embed photos together
 
     def read_call(
         self,
@@ -134,7 +126,7 @@ class Reader:
                 rows = np.flatnonzero(weights)
                 inputs = inputs._replace(x=inputs.x[torch.from_numpy(rows)])
                 labels, weights = labels[rows], weights[rows]
-            x = self.embed_to_learn(inputs.x, backbone)
+            x = self.embed(inputs.x, backbone, HINT)
         announced = None
         if classes is not None:
             announced = np.unique(read_labels(classes, None, "classes"))
@@ -203,25 +195,23 @@ class Reader:
             self.before.labels.check_kind(labels, name)
         return labels
 
-    def embed(self, x: Tensor, backbone: Backbone | None) -> Tensor:
+    def embed(self, x: Tensor, backbone: Backbone | None, hint: str = "") -> Tensor:
         """Return the samples that training takes: embeddings if there is a backbone.
 
-        Every rank computes its rows and receives all of them.
+        Every rank computes its rows and receives all of them. The error of an unreadable photo ends
+        with the hint.
         """
         if backbone is None:
             return x
         ranks = self.ranks
         device = pick_device(self.params["device"]) if ranks.alone else ranks.device
         own = x if ranks.alone else x[ranks.rows(len(x))]
-        with torch_threads(self.params["threads"]):
-            return ranks.gather(embed_photos(backbone, own, device, self.watch.on_photo), len(x))
-
-    def embed_to_learn(self, x: Tensor, backbone: Backbone | None) -> Tensor:
-        """Return the samples that training takes; an unreadable photo is refused with a remedy."""
         try:
-            return self.embed(x, backbone)
+            with torch_threads(self.params["threads"]):
+                embedded = embed_photos(backbone, own, device, self.watch.on_photo)
+                return ranks.gather(embedded, len(x))
         except CorruptFileError as error:
-            raise CorruptFileError(f"{error}{HINT}") from error
+            raise CorruptFileError(f"{error}{hint}") from error
 
 
 # --- photos and embeddings -------------------------------------------------------------------
@@ -267,21 +257,21 @@ def keep_pictures(
         known: The pictures of the older exemplars.
     """
     place = {row: number for number, row in enumerate(_row_bytes(embeddings))}
-    return tuple(
-        _encode(backbone, photos, number) if number < len(photos) else known[number - len(photos)]
-        for number in (place[row] for row in _row_bytes(exemplars))
-    )
+    pictures = []
+    for number in (place[row] for row in _row_bytes(exemplars)):
+        if number < len(photos):
+            photo = photos.index_select(0, torch.tensor([number]))  # photos may be files
+            pixels = resized(backbone, photo)[0].permute(1, 2, 0).numpy()  # (H, W, C)
+            image = Image.fromarray(np.ascontiguousarray(pixels))
+            pictures.append(bytes_of(image, "JPEG", quality=QUALITY))
+        else:
+            pictures.append(known[number - len(photos)])
+    return tuple(pictures)
 
 
 def _row_bytes(embeddings: Tensor) -> Iterator[bytes]:
     """Return each row as bytes: the memory copies rows, so equal samples have equal bytes."""
     return (row.tobytes() for row in embeddings.cpu().numpy())
-
-
-def _encode(backbone: Backbone, photos: Tensor, row: int) -> bytes:
-    photo = photos.index_select(0, torch.tensor([row]))  # photos may be files
-    pixels = resized(backbone, photo)[0].permute(1, 2, 0)  # (H, W, C)
-    return bytes_of(Image.fromarray(np.ascontiguousarray(pixels.numpy())), "JPEG", quality=QUALITY)
 
 
 # --- samples to train on, and samples held out -----------------------------------------------
@@ -345,15 +335,12 @@ class EarlyStopping:
 
     The networks then return to the weights of the best epoch. The exemplars return to the memory
     at the end of the call.
-
-    Args:
-        samples: The held-out samples, in one or more parts.
-        exemplars: Those of them that came from the memory.
-        patience: Epochs without a rise before the stage ends.
     """
 
     def __init__(self, samples: Sequence[Samples], exemplars: Kept | None, patience: int) -> None:
-        self._samples, self._exemplars, self._patience = samples, exemplars, patience
+        self._samples = samples  # the held-out samples, in one or more parts
+        self._exemplars = exemplars  # those of them that came from the memory
+        self._patience = patience  # epochs without a rise before the stage ends
         self.state = StoppingState(best=-1, since=0, weights={}, returned=exemplars is None)
 
     @classmethod

@@ -496,11 +496,8 @@ def _lock_of(classifier: IncrementalClassifier) -> threading.RLock:
         return _LOCKS.setdefault(classifier, threading.RLock())
 
 
-def _full_docstring() -> str:
-    """Return the class's docstring with its parameters as `gradmix/settings.py` declares them."""
-    names = [field.name for field in fields(IncrementalClassifier)]
-    short = cleandoc(IncrementalClassifier.__doc__ or "")
-    return short.replace("    PARAMETERS\n", classifier_help(names, indent=4))
-
-
-IncrementalClassifier.__doc__ = _full_docstring()
+# The parameters are described where `gradmix/settings.py` declares them.
+IncrementalClassifier.__doc__ = cleandoc(IncrementalClassifier.__doc__ or "").replace(
+    "    PARAMETERS\n",
+    classifier_help([field.name for field in fields(IncrementalClassifier)], indent=4),
+)

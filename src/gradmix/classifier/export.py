@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,11 +22,14 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor, nn
 
 from gradmix.classifier.inputs import read_path
-from gradmix.classifier.report import Report, facts, plural
+from gradmix.classifier.report import facts, plural
 from gradmix.classifier.state import Learned, bytes_of
 from gradmix.errors import FileError, InputError, MissingPackageError
 from gradmix.files.atomic_write import replacing
 from gradmix.models.pretrained import fold_batch_norms
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 OPSET = 18
 FILE, CARD = "classifier.gradmix", "README.md"
@@ -121,18 +124,19 @@ class ExportMixin:
             InputError: If `repo_id` is invalid, or predictions need the exemplars.
             FileError: If the upload fails.
         """
-        hub, learned = _import_hub(), self._fitted()
+        learned = self._fitted()
         card = model_card(learned, repo_id, include_exemplars, license)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, FILE)
             self.save(path, include_exemplars=include_exemplars)
             files = {FILE: path, CARD: card.encode(errors="backslashreplace")}
-            with _naming(repo_id, revision, "written to"):
-                api = hub.HfApi(token=token, library_name="gradmix")
+            with _hub(repo_id, revision, token, "written to") as api:
+                from huggingface_hub import CommitOperationAdd
+
                 api.create_repo(repo_id, private=private, exist_ok=True)
                 done = api.create_commit(
                     repo_id,
-                    [hub.CommitOperationAdd(name, content) for name, content in files.items()],
+                    [CommitOperationAdd(name, content) for name, content in files.items()],
                     commit_message=f"Upload a classifier of {_classes(learned)}",
                     revision=revision,
                 )
@@ -150,7 +154,7 @@ class ExportMixin:
         model: nn.Module | None = None,
         device: str | None = None,
         weights: str | os.PathLike[str] | None = None,
-    ) -> Any:
+    ) -> Self:
         """Return a classifier from the Hugging Face Hub; nothing in its file is executed.
 
         It needs the extra `gradmix[hub]`. See docs/guides/hub.md.
@@ -170,16 +174,16 @@ class ExportMixin:
             InputError: If `repo_id` is invalid, or `model`, `device` or `weights` does not fit.
             FileError: If the download fails, or the file is damaged.
         """
-        hub = _import_hub()
-        with _naming(repo_id, revision, "read from"):
-            path = hub.HfApi(token=token, library_name="gradmix").hf_hub_download(
+        with _hub(repo_id, revision, token, "read from") as api:
+            path = api.hf_hub_download(
                 repo_id,
                 FILE,
                 revision=revision,
                 cache_dir=cache_dir,
                 local_files_only=local_files_only,
             )
-        return cls.load(path, model=model, device=device, weights=weights)
+        found: Self = cls.load(path, model=model, device=device, weights=weights)
+        return found
 
 
 # --- the network ----------------------------------------------------------------------------
@@ -248,12 +252,17 @@ def _export(network: nn.Module, example: Tensor, path: Path) -> None:
 
 
 @contextmanager
-def _naming(repo_id: str, revision: str | None, action: str) -> Iterator[None]:
-    """Turn the errors of the Hub and the network into errors that name the repository."""
-    from huggingface_hub.errors import HFValidationError
-
+def _hub(repo_id: str, revision: str | None, token: str | None, action: str) -> Iterator[Any]:
+    """Yield the Hub's API; its errors, and those of the network, name the repository."""
     try:
-        yield
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HFValidationError
+    except ImportError as error:
+        raise MissingPackageError(
+            "the Hub needs huggingface_hub; install it with: pip install 'gradmix[hub]'"
+        ) from error
+    try:
+        yield HfApi(token=token, library_name="gradmix")
     except HFValidationError as error:
         raise InputError(f"repo_id is {repo_id!r}; give 'user/name': {error}") from error
     except Exception as error:
@@ -263,27 +272,10 @@ def _naming(repo_id: str, revision: str | None, action: str) -> Iterator[None]:
         ) from error
 
 
-def _import_hub() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise MissingPackageError(
-            "the Hub needs huggingface_hub; install it with: pip install 'gradmix[hub]'"
-        ) from error
-    return huggingface_hub
-
-
 def model_card(
     learned: Learned, repo_id: str, include_exemplars: bool = False, licence: str | None = None
 ) -> str:
-    """Return a model card in Markdown with a YAML header.
-
-    Args:
-        learned: The knowledge of the classifier.
-        repo_id: The repository that the card belongs to.
-        include_exemplars: Whether its file contains exemplars and held-out samples.
-        licence: The Hub's name of a licence; None names none.
-    """
+    """Return a model card in Markdown with a YAML header; see `push_to_hub`."""
     known, last = facts(learned), learned.history[-1]
     if not include_exemplars:
         known["memory"] = "not in this file"
@@ -293,6 +285,16 @@ def model_card(
         header.append(f"license: {json.dumps(licence)}")  # JSON is valid YAML
     tags = ("gradmix", "continual-learning", "class-incremental-learning")
     rows = [(label, f"{after:.3f}", count) for label, _, after, count in last.accuracy]
+    calls = [
+        (
+            report.call,
+            ", ".join(map(str, report.new)),
+            ", ".join(map(str, report.more)),
+            report.samples,
+            *("unknown" if x is None else f"{x:.3f}" for x in (report.after, report.forgotten)),
+        )
+        for report in learned.history
+    ]
     parts = [
         "\n".join([*header, "tags:", *(f"- {tag}" for tag in tags), "---"]),
         f"# {_text(repo_id)}",
@@ -302,27 +304,13 @@ def model_card(
         f"## Accuracy on {last.measured_on} after the last call" if rows else "",
         _table(("class", "accuracy", "samples"), rows) if rows else "",
         "## History",
-        _history(learned.history),
+        _table(("call", "new classes", "more of", "samples", "accuracy", "forgotten"), calls),
         "## Load",
         _load(learned, repo_id, include_exemplars),
         "## What the file reveals",
         _reveals(learned, include_exemplars),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _history(history: Sequence[Report]) -> str:
-    rows = [
-        (
-            report.call,
-            ", ".join(map(str, report.new)),
-            ", ".join(map(str, report.more)),
-            report.samples,
-            *("unknown" if x is None else f"{x:.3f}" for x in (report.after, report.forgotten)),
-        )
-        for report in history
-    ]
-    return _table(("call", "new classes", "more of", "samples", "accuracy", "forgotten"), rows)
 
 
 def _load(learned: Learned, repo_id: str, include_exemplars: bool) -> str:

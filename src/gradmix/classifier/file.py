@@ -36,7 +36,7 @@ from gradmix.classifier.state import (
     from_state,
     sample_parts,
 )
-from gradmix.data.image_folders.read import read_folder
+from gradmix.data.image_folders.read import HINT, read_folder
 from gradmix.data.image_folders.source import is_archive
 from gradmix.errors import CorruptFileError, FileError, InputError, MissingPackageError
 from gradmix.files import locked, read_state_file, write_state_file
@@ -44,48 +44,31 @@ from gradmix.files.atomic_write import remove_leftovers
 from gradmix.files.schema import Schema, refuse, validate
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.build import pick_device, processes_outside
-from gradmix.training.state_schema import MemoryState, SamplesState, TrainingState
+from gradmix.training.state_schema import MemoryState, TrainingState
 
 if TYPE_CHECKING:
     from gradmix.classifier.classifier import IncrementalClassifier
 
 KIND = "classifier"
-ENCODED = 2
-"""Version of the contents of a file with encoded images; otherwise it is `CONTENTS`."""
-PROBES, PROBE_NUMBERS = 16, 2**16
-"""Samples, and input numbers in total, for the check that predictions are finite."""
+ENCODED = 2  # version of the contents of a file with encoded images; otherwise it is `CONTENTS`
+PROBES, PROBE_NUMBERS = 16, 2**16  # samples, and their numbers, that must have finite predictions
+ADDED = (  # parameters that earlier files lack; they had the defaults, except `schedule`
+    *("weights", "finetune", "keep_images", "verbose", "exemplar_selection", "optimizer"),
+    *("schedule", "warmup", "clip_norm", "label_smoothing", "backbone_lr_scale"),
+    *("gradient", "mix_first_task", "logit_adjustment"),
+)
 
 FilePath = str | os.PathLike[str]
 
 # --- the schema -----------------------------------------------------------------------------
 
-_Side = Annotated[int, Field(ge=1, lt=2**24)]
-_Seen = Annotated[int, Field(ge=1)]
-
-
-def _check_samples(
-    name: str, samples: SamplesState | None, shape: Sequence[int], known: int, *also: torch.dtype
-) -> None:
-    """Check samples against their form and the number of classes; `also` are other types."""
-    if samples is None or not len(samples.y):
-        return
-    x, y = samples.x, samples.y
-    wanted = torch.uint8 if len(shape) == 3 else torch.float32
-    if x.dtype not in (wanted, *also) or list(x.shape[1:]) != list(shape):
-        refuse(
-            f"{name}.x has {x.dtype} samples of shape {tuple(x.shape[1:])}, not {wanted} of shape "
-            f"{tuple(shape)}"
-        )
-    if int(y.min()) < 0 or int(y.max()) >= known:
-        refuse(f"{name}.y has labels outside 0 to {known - 1}")
-
 
 def _check_params(params: dict[str, Any]) -> dict[str, Any]:
     """Check the parameters of a file like those of a call; a caller's network is not stored."""
     _check_plain(params)
-    named = {} if params.get("model") else {"model": "auto", "weights": None, "finetune": None}
+    unnamed = {"model": "auto", "weights": None, "finetune": None}
     try:
-        check_params({**params, **named})
+        check_params({**params, **({} if params["model"] else unnamed)})
     except KeyError as error:
         refuse(f"has no {error}")
     except InputError as error:
@@ -115,7 +98,7 @@ class ClassifierState(Schema):
 
     contents: Literal[1]
     params: Annotated[dict[str, Any], AfterValidator(_check_params)]
-    shape: list[_Side]
+    shape: list[Annotated[int, Field(ge=1, lt=2**24)]]
     columns: list[str] | None
     model: str | None
     mean: list[float]
@@ -123,7 +106,7 @@ class ClassifierState(Schema):
     seed: Annotated[int, Field(ge=0)]
     known: Annotated[list[Label], Field(min_length=1)]
     declared: list[Label]
-    counts: list[_Seen]
+    counts: list[Annotated[int, Field(ge=1)]]
     history: Annotated[list[Report], Field(min_length=1)]
     finished: str
     training: TrainingState
@@ -149,8 +132,18 @@ class ClassifierState(Schema):
             refuse("holdout does not fit holdout_per_class")
         held = {"memory": method.memory, "kept": method.kept, "holdout": self.holdout}
         embedded = () if self.features is None else (torch.float16,)
+        wanted = torch.uint8 if len(self.shape) == 3 else torch.float32
         for name, samples in held.items():
-            _check_samples(name, samples, self.shape, known, *embedded)
+            if samples is None or not len(samples.y):
+                continue
+            x, y = samples.x, samples.y
+            if x.dtype not in (wanted, *embedded) or list(x.shape[1:]) != self.shape:
+                refuse(
+                    f"{name}.x has {x.dtype} samples of shape {tuple(x.shape[1:])}, not {wanted} "
+                    f"of shape {tuple(self.shape)}"
+                )
+            if int(y.min()) < 0 or int(y.max()) >= known:
+                refuse(f"{name}.y has labels outside 0 to {known - 1}")
         if self.pictures is not None and len(self.pictures.sizes) != len(method.memory.y):
             refuse("pictures does not have one for each exemplar")
         return self
@@ -212,18 +205,9 @@ def read(
     device: str | None = None,
     weights: FilePath | None = None,
 ) -> tuple[dict[str, Any], Learned]:
-    """Return the parameters and the knowledge of a classifier.
+    """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`.
 
-    Args:
-        path: The file.
-        defaults: The classifier's parameters with their defaults, which earlier files may lack.
-        model: The network, if the caller provided one when the classifier learned.
-        device: Another device than the saved one.
-        weights: Another place of the file with the backbone's weights than the saved one.
-
-    Raises:
-        FileError: If the file is damaged; the message names the file and the field.
-        InputError: If `model`, `device` or `weights` does not fit.
+    `defaults` are the classifier's parameters with their defaults; earlier files lack some of them.
     """
     if device is not None:
         _check_device(device, None)
@@ -236,12 +220,15 @@ def read(
         )
     if contents == ENCODED:
         with _blaming(path):
-            state = {**_decoded(state, path), "contents": CONTENTS}
+            for part in sample_parts(state["training"], state["holdout"]):
+                if isinstance(part["x"], dict):
+                    validate(EncodedImages, part["x"], path)
+                    part["x"] = decode_images(part["x"])
+            state["contents"] = CONTENTS
     if isinstance(state.get("params"), dict):
-        # Earlier files lack the parameters that were added since. They had these values.
         earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
-        del earlier["random_state"]
-        state["params"] = {**earlier, **state["params"]}
+        for name in ADDED:
+            state["params"].setdefault(name, earlier[name])
     with _blaming(path):
         checked = validate(ClassifierState, state, path)
     names = {*defaults}
@@ -256,20 +243,17 @@ def read(
         _check_device(device, path)
     with _blaming(path, model if own else None):
         learned = from_state(state, model, device)
-        finite = _predicts_finite(learned)
-    if not finite:
-        raise FileError(
-            f"{os.fspath(path)} is damaged: training.method: predictions are not finite"
-        )
+        if not _predicts_finite(learned):
+            reason = "training.method: predictions are not finite"
+            raise FileError(f"{os.fspath(path)} is damaged: {reason}")
     params = {**learned.setup.params, **checked.changed, "random_state": checked.random_state}
     return params, learned
 
 
 def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None) -> None:
     """Set the file with the backbone's weights, which the classifier file does not contain."""
-    saved = params["weights"]
     if given is not None:
-        if saved is None:
+        if params["weights"] is None:
             raise InputError(f"weights is given, but {os.fspath(path)} needs no weights; omit it")
         params["weights"] = os.fspath(given)
     if params["weights"] is not None and not os.path.isfile(params["weights"]):
@@ -277,18 +261,6 @@ def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None
             f"{os.fspath(path)} needs the backbone's weights, and there is no file "
             f"{params['weights']!r}; pass its place as weights="
         )
-
-
-def _decoded(value: Any, path: FilePath) -> Any:
-    """Return nested values with the images in place of every `EncodedImages`."""
-    if isinstance(value, list):
-        return [_decoded(item, path) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == EncodedImages.model_fields.keys():
-        validate(EncodedImages, value, path)
-        return decode_images(value)
-    return {key: _decoded(item, path) for key, item in value.items()}
 
 
 @torch.no_grad()
@@ -385,9 +357,6 @@ def learn_into(
         watch: The observers of the call; `learn_into` sets its checkpoint.
         skip_unreadable: Skip photos that cannot be read, instead of refusing them.
 
-    Returns:
-        The classifier.
-
     Raises:
         FileInUseError: If another process uses the file.
         FileError: If the file cannot be read or written.
@@ -404,9 +373,8 @@ def learn_into(
         raise InputError(f"{photos} is a file; give a folder with a folder for each class")
     kept = checkpoint_of(path)
     with locked(path):
-        classifier = (
-            IncrementalClassifier.load(path) if path.exists() else IncrementalClassifier(**defaults)
-        )
+        kind = IncrementalClassifier
+        classifier = kind.load(path) if path.exists() else kind(**defaults)
         classifier.set_params(**given)
         read = partial(_read, photos, test, kept, skip_unreadable)
         if classifier._learn(read, replace(watch, checkpoint=kept)):
@@ -426,16 +394,9 @@ def checkpoint_of(path: FilePath) -> Path:
 def forget_in(
     path: FilePath, names: Sequence[str], photos: FilePath | None = None
 ) -> IncrementalClassifier:
-    """Remove classes from the classifier in a file.
+    """Remove classes, named as text, from the classifier in a file.
 
-    Args:
-        path: The classifier file.
-        names: The classes, as text.
-        photos: A folder with all photos that one class was learned from; see
-            `IncrementalClassifier.forget`.
-
-    Returns:
-        The classifier.
+    `photos` is a folder with all photos of one class; see `IncrementalClassifier.forget`.
 
     Raises:
         FileInUseError: If another process uses the file.
@@ -487,7 +448,7 @@ def _with_test(reader: Reader, data: CallData, test: FilePath, skip: Skip) -> Ca
         say(f"not measured: these classes are unknown: {', '.join(unknown)}")
     if not fits.any():
         return data
-    x = reader.embed_to_learn(x[np.flatnonzero(fits)], data.backbone)
+    x = reader.embed(x[np.flatnonzero(fits)], data.backbone, HINT)
     return replace(data, evaluation=(x, labels[fits]))
 
 

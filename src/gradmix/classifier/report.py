@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from html import escape
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -95,37 +96,27 @@ class Report(Schema):
         return self.model_copy(update={"accuracy": [], "avoided": []})
 
     def __str__(self) -> str:
-        lines = [self._classes(), self._training(), *self._measured()]
-        if self.avoided_share is not None:
-            lines.append(f"class pairs avoided in mixing: {self.avoided_share:.0%} of all")
-            lines += [f"  {a} with {b}: {share:.0%}" for a, b, share in self.avoided[:SHOWN_PAIRS]]
-        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
-
-    def _classes(self) -> str:
         new, more = (", ".join(map(str, names)) for names in (self.new, self.more))
         named = f" ({new})" if new else ""
         rest = f", more of {more}" if more else ""
-        return f"call {self.call}: {plural(len(self.new), 'new class', 'new classes')}{named}{rest}"
-
-    def _training(self) -> str:
         early = ", stopped early" if self.stopped_early else ""
         held = f", {self.held_out} held out" if self.held_out else ""
-        return (
+        lines = [
+            f"call {self.call}: {plural(len(self.new), 'new class', 'new classes')}{named}{rest}",
             f"{plural(self.samples, 'sample')}, {plural(self.epochs, 'epoch')}, "
             f"{plural(self.steps, 'step')}{early}, loss {self.loss:.3f}; "
-            f"{plural(self.memory, 'exemplar')} in memory{held}"
-        )
-
-    def _measured(self) -> list[str]:
-        if self.measured_on is None:
-            return [UNKNOWN]
-        lines = [f"accuracy on {self.measured_on}, before and after:"]
+            f"{plural(self.memory, 'exemplar')} in memory{held}",
+            f"accuracy on {self.measured_on}, before and after:" if self.measured_on else UNKNOWN,
+        ]
         for label, before, after, count in self.accuracy:
             was = "  new" if before is None else f"{before:.3f}"
             lines.append(f"  {label}: {was} → {after:.3f} ({plural(count, 'sample')})")
         if self.forgotten is not None:
             lines.append(f"forgotten on average: {self.forgotten:.3f}")
-        return lines
+        if self.avoided_share is not None:
+            lines.append(f"class pairs avoided in mixing: {self.avoided_share:.0%} of all")
+            lines += [f"  {a} with {b}: {share:.0%}" for a, b, share in self.avoided[:SHOWN_PAIRS]]
+        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -202,10 +193,9 @@ class Observer:
         elif isinstance(event, EpochDone):
             at = f"{event.stage} epoch {event.epoch}/{event.epochs}"
             self._line(f"{at}: loss {event.loss:.3f}", always=event.epoch == event.epochs)
-        elif training.method.trains:
-            self._line(f"learned; {event.memory_size} exemplars in memory", always=True)
         else:  # closed-form methods store their exemplars after the training loop
-            self._line("learned", always=True)
+            stored = f"; {event.memory_size} exemplars in memory" if training.method.trains else ""
+            self._line(f"learned{stored}", always=True)
 
     def _line(self, text: str, always: bool = False) -> None:
         now = time.monotonic()
@@ -217,12 +207,7 @@ class Observer:
 def observer_for(verbose: Any, callback: Callback | None) -> Observer:
     """Return the observer of a call; `verbose` above 0 prints lines to standard error."""
     loud = isinstance(verbose, Integral) and int(verbose) > 0  # anything else is refused later
-    return Observer(_to_stderr if loud else None, callback)
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    return Observer(partial(print, file=sys.stderr, flush=True) if loud else None, callback)
 
 
 # --- a classifier as a table, and rankings of classes ---------------------------------------

@@ -51,25 +51,17 @@ from gradmix.settings import (
 )
 from gradmix.training.build import Design
 
-DEFAULT = "efficientnet-lite0"
-"""The backbone for photos, if its weights are installed."""
-SMALL_GREY, SMALL = 32, 16
-"""Largest side in pixels of grey images, and of any images, for which an MLP is chosen."""
-HELD_OUT = 10
-"""Photos held out per class with a backbone: for two classes, enough for 5% false alarms."""
-FIXED = (
+DEFAULT = "efficientnet-lite0"  # the backbone for photos, if its weights are installed
+SMALL_GREY, SMALL = 32, 16  # an MLP is chosen for images with sides up to this: grey, and any
+HELD_OUT = 10  # photos per class with a backbone: for two classes, enough for 5% false alarms
+FIXED = (  # parameters that cannot change between calls of partial_fit
     *("method", "model", "head_size", "exemplars_per_class", "memory_total"),
     *("holdout_per_class", "keep_images", "image_size", "mean", "std", "weights", "finetune"),
 )
-"""Parameters that cannot change between calls of partial_fit."""
-EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
-"""Default number of epochs: EPOCHS, or more up to MOST_EPOCHS until there are STEPS steps."""
-FINE_TUNE_EPOCHS = 5
-"""Default number of epochs with layers of a pretrained backbone: an epoch takes long on a CPU."""
-MANY_STEPS = 2000
-"""Mixes in `HIGH_TAU` use `FEW_STEPS_PRESET` below this number of steps; see docs/classifier.md."""
-HIGH_TAU = ("balanced-remix", "gradmix+")
-"""Mixes whose own τ is too high for few steps."""
+EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200  # more than EPOCHS until there are STEPS steps
+FINE_TUNE_EPOCHS = 5  # with layers of a pretrained backbone: an epoch takes long on a CPU
+HIGH_TAU = ("balanced-remix", "gradmix+")  # mixes whose own τ is too high for few steps
+MANY_STEPS = 2000  # below, they use `FEW_STEPS_PRESET`; see docs/classifier.md
 
 Params = Mapping[str, Any]
 Numbers = tuple[float, ...]
@@ -192,8 +184,7 @@ def budget(params: Params, classes: int) -> tuple[int | None, int | None]:
 
 def given_settings(group: type[Settings], params: Params) -> dict[str, Any]:
     """Return the settings of a group that the classifier has as parameters and that are set."""
-    names = (name for name in group.model_fields if name in params)
-    return {name: params[name] for name in names if params[name] is not None}
+    return {name: params[name] for name in group.model_fields if params.get(name) is not None}
 
 
 # --- choices --------------------------------------------------------------------------------
@@ -348,12 +339,7 @@ class Setup:
         return replace(self, params=dict(params))
 
     def design(self, samples: int, classes: int) -> Design:
-        """Return the design of a call.
-
-        Args:
-            samples: The number of new samples.
-            classes: The number of classes that are known after the call.
-        """
+        """Return the design of a call with new samples, after which `classes` are known."""
         params, kind = self.params, find_method(self.method)
         check_memory(params, kind)
         if self.layout.images and kind.replays and not params["keep_images"]:
@@ -364,7 +350,10 @@ class Setup:
         if params["early_stopping"] and not kind.trains:
             raise InputError(f"early_stopping is True, but {self.method} has no epochs; omit it")
         steps = max(1, samples // params["batch_size"])
-        epochs = self._epochs(steps)
+        epochs = params["epochs"]
+        if epochs is None:
+            usual_epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
+            epochs = FINE_TUNE_EPOCHS if is_fine_tuned(params) else usual_epochs
         mix = choose_mix(params["mix"], kind.replays, images=self.image_network)
         few = mix in HIGH_TAU and epochs * steps < MANY_STEPS
         usual = FEW_STEPS_PRESET if few else {}
@@ -380,13 +369,6 @@ class Setup:
             criterion=CriterionSettings(**given_settings(CriterionSettings, params)),
             selection=params["exemplar_selection"],
         )
-
-    def _epochs(self, steps: int) -> int:
-        if self.params["epochs"] is not None:
-            return int(self.params["epochs"])
-        if is_fine_tuned(self.params):
-            return FINE_TUNE_EPOCHS
-        return min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
 
     def _training(self, epochs: int) -> TrainingSettings:
         params, given = self.params, given_settings(TrainingSettings, self.params)
@@ -410,9 +392,9 @@ class Setup:
 
     def new_method(
         self,
-        design: Design,
+        samples: int,
+        known: int,
         outputs: int,
-        num_classes: int,
         streams: RandomStreams,
         *,
         loads: bool,
@@ -420,8 +402,9 @@ class Setup:
     ) -> Method:
         """Return a method with a new network; `loads`: saved weights will replace its weights."""
         network = partial(self._network, outputs, loads)
-        shape, mean, std = self.layout.shape, self.mean, self.std
-        return design.build(network, num_classes, shape, mean, std, streams, ranks)
+        size, shape = max(known, outputs), self.layout.shape
+        design = self.design(samples, known)
+        return design.build(network, size, shape, self.mean, self.std, streams, ranks)
 
     def _network(self, outputs: int, loads: bool, generator: torch.Generator) -> nn.Module:
         params = self.params

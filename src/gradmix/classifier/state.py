@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
@@ -34,7 +34,6 @@ from gradmix.files.schema import Schema, TensorOf, refuse
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method
 from gradmix.methods.closed_form import ClosedForm
-from gradmix.models.pretrained import Backbone
 from gradmix.randomness import RandomStreams
 from gradmix.training.build import pick_device
 from gradmix.training.loop import Position
@@ -48,6 +47,7 @@ WEBP_SIDE = 16383  # the largest side of a WebP image in pixels
 CHANNELS = (1, 3, 4)  # of encoded images: grey, RGB, RGBA
 
 Pictures = tuple[bytes, ...]
+_Side = Annotated[int, Field(ge=1, le=WEBP_SIDE)]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,10 @@ class Learned:
                     "this classifier stores embeddings of photos and no pictures; learn with "
                     "keep_images=True"
                 )
-            x = decode(self.pictures, self.setup.given.shape[1])
+            shape = self.setup.given.shape
+            x = torch.empty(0, *shape, dtype=torch.uint8)
+            if self.pictures:
+                x = read_photos(list(self.pictures), "pictures", shape=shape)
         return Samples(x.cpu(), y.cpu())
 
     def forget(self, label: Any, x: Tensor | None = None) -> Learned:
@@ -171,8 +174,12 @@ class Learned:
             if len(x) + len(held) != self.counts[number]:
                 return None
         else:
-            whole = x.index_select(0, torch.arange(len(x)))  # photos may be files
-            x = _without(whole.to(self.device), held)
+            x = x.index_select(0, torch.arange(len(x))).to(self.device)  # photos may be files
+            left = torch.ones(len(x), dtype=torch.bool, device=x.device)
+            for row in held:  # without the nearest sample to each one held out
+                distance = (x - row).double().flatten(1).square().sum(1)
+                left[distance.masked_fill(~left, torch.inf).argmin()] = False
+            x = x[left]
         return self.method.normalise(x).flatten(1)
 
     # --- state ------------------------------------------------------------------------------
@@ -198,12 +205,14 @@ class Learned:
             _change_samples(training, holdout, torch.float16)  # embeddings have no more digits
         if self.pictures is not None:
             optional["pictures"] = pack_pictures(self.pictures)
+        models = (setup.params["model"], setup.model)
+        named, network = (part if isinstance(part, str) else None for part in models)
         return {
             "contents": CONTENTS,
-            "params": {**setup.params, "model": _name(setup.params["model"])},
+            "params": {**setup.params, "model": named},
             "shape": list(setup.layout.shape),
             "columns": None if setup.layout.names is None else list(setup.layout.names),
-            "model": _name(setup.model),
+            "model": network,
             "mean": list(setup.mean),
             "std": list(setup.std),
             "seed": setup.seed,
@@ -246,8 +255,8 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     Raises:
         InputError: If weights, memory or random streams do not fit the networks.
     """
-    params = dict(state["params"])
-    network = model if state["model"] is None else str(state["model"])
+    params, saved = dict(state["params"]), state["training"]
+    own_network = model if state["model"] is None else str(state["model"])
     params["model"] = model if params["model"] is None else params["model"]
     columns = None if state["columns"] is None else tuple(state["columns"])
     layout = Layout(tuple(state["shape"]), columns)
@@ -255,11 +264,24 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     mean, std = (tuple(map(float, state[name])) for name in ("mean", "std"))
     backbone = None
     if state.get("features") is not None:
-        backbone = _restored_backbone(state["features"], params)
-        _change_samples(state["training"], state["holdout"], torch.float32)
-    setup = Setup(params, layout, network, mean, std, state["seed"], backbone)
+        source = state["features"]
+        named = source["name"] if params["model"] in (None, "auto") else params["model"]
+        backbone = find_backbone({**params, "model": named, "image_size": source["size"]})
+        if backbone is None or backbone.digest != source["digest"]:
+            raise InputError(
+                f"features.digest: the weights of {source['name']} differ from those it was saved "
+                "with"
+            )
+        _change_samples(saved, state["holdout"], torch.float32)
+    setup = Setup(params, layout, own_network, mean, std, state["seed"], backbone)
     place = pick_device(device or params["device"])
-    method = _restored_method(setup, len(labels.known), state["training"], place)
+    streams = RandomStreams(setup.seed, place)
+    streams.load_state_dict(saved["streams"])  # before the build: seeding new streams takes time
+    outputs = saved["method"]["structure"]["outputs"]
+    method = setup.new_method(1, len(labels.known), outputs, streams, loads=True)
+    load_method(method, saved, place)
+    for network in method.networks().values():
+        network.eval()
     holdout = new_holdout(params)
     if holdout is not None:
         holdout.load_state_dict(moved(state["holdout"], place))
@@ -287,30 +309,6 @@ def _change_samples(training: Mapping[str, Any], holdout: Any, dtype: torch.dtyp
         part["x"] = part["x"].to(dtype)
 
 
-def _restored_backbone(saved: Mapping[str, Any], params: Mapping[str, Any]) -> Backbone:
-    model = saved["name"] if params["model"] in (None, "auto") else params["model"]
-    backbone = find_backbone({**params, "model": model, "image_size": saved["size"]})
-    if backbone is None or backbone.digest != saved["digest"]:
-        raise InputError(
-            f"features.digest: the weights of {saved['name']} differ from those it was saved with"
-        )
-    return backbone
-
-
-def _restored_method(
-    setup: Setup, known: int, saved: Mapping[str, Any], place: torch.device
-) -> Method:
-    outputs = saved["method"]["structure"]["outputs"]
-    streams = RandomStreams(setup.seed, place)
-    streams.load_state_dict(saved["streams"])  # before the build: seeding new streams takes time
-    design = setup.design(samples=1, classes=known)
-    method = setup.new_method(design, outputs, max(known, outputs), streams, loads=True)
-    load_method(method, saved, place)
-    for network in method.networks().values():
-        network.eval()
-    return method
-
-
 def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) -> None:
     """Load the state between two calls into a new method."""
     state = moved(saved["method"], device)
@@ -318,19 +316,6 @@ def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) 
         method.rebuild(state["structure"])
     method.load_state_dict(state)
     method.streams.load_state_dict(saved["streams"])
-
-
-def _without(x: Tensor, held: Tensor) -> Tensor:
-    """Return samples without the nearest one to each held-out sample, (N, …)."""
-    left = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    for row in held:
-        distance = (x - row).double().flatten(1).square().sum(1)
-        left[distance.masked_fill(~left, torch.inf).argmin()] = False
-    return x[left]
-
-
-def _name(model: Any) -> str | None:
-    return model if isinstance(model, str) else None
 
 
 # --- nested values with tensors -------------------------------------------------------------
@@ -360,13 +345,11 @@ def digest(value: Any) -> str:
     result = hashlib.sha256()
 
     def update(part: Any) -> None:
-        if isinstance(part, Tensor):
+        if isinstance(part, (Tensor, StreamedImages)):
             result.update(f"{part.dtype}{tuple(part.shape)}".encode())
-            result.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-        elif isinstance(part, StreamedImages):  # the same as of a tensor
-            result.update(f"{part.dtype}{tuple(part.shape)}".encode())
-            for pixels in part.split(256):
-                result.update(pixels.cpu().numpy().data)
+            for values in [part] if isinstance(part, Tensor) else part.split(256):
+                flat = values.detach().cpu().contiguous().view(-1)
+                result.update(flat.view(torch.uint8).numpy().data)
         elif isinstance(part, Mapping):
             for key in sorted(part, key=str):
                 update(key)
@@ -423,9 +406,7 @@ def unpack_pictures(state: Mapping[str, Tensor]) -> Pictures:
 class EncodedImages(PicturesState):
     """Images of one shape in a file, each as lossless WebP."""
 
-    shape: Annotated[
-        list[Annotated[int, Field(ge=1, le=WEBP_SIDE)]], Field(min_length=3, max_length=3)
-    ]  # (C, H, W)
+    shape: Annotated[list[_Side], Field(min_length=3, max_length=3)]  # (C, H, W)
 
     @model_validator(mode="after")
     def _check_images(self) -> EncodedImages:
@@ -488,10 +469,3 @@ def bytes_of(image: Image.Image, kind: str, **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
-
-
-def decode(pictures: Sequence[bytes], size: int) -> Tensor:
-    """Return pictures as uint8 (N, 3, size, size); CorruptFileError if one cannot be read."""
-    if not pictures:
-        return torch.empty(0, 3, size, size, dtype=torch.uint8)
-    return read_photos(list(pictures), "pictures", shape=(3, size, size))

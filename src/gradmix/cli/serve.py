@@ -42,13 +42,12 @@ def serve(
         import python_multipart  # noqa: F401  # FastAPI reads uploads with it
         import uvicorn
 
-        from gradmix.serving.app import create_app
+        from gradmix.serving.app import ServedModel, create_app
     except ImportError as error:
         raise MissingPackageError(
             "serve needs fastapi, uvicorn and python-multipart; install them with: "
             "pip install 'gradmix[serve]'"
         ) from error
-    from gradmix.serving.model import ServedModel
 
     pixels = round(max_megapixels * 1e6)
     served = ServedModel(model, false_alarm_rate=false_alarm_rate, max_pixels=pixels, device=device)
