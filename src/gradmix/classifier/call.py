@@ -27,14 +27,7 @@ from gradmix.classifier.call_data import (
 from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
 from gradmix.classifier.report import Accuracy, Report, few_samples, means, plural
 from gradmix.classifier.setup import Setup, budget, first_setup, is_fine_tuned
-from gradmix.classifier.state import (
-    Learned,
-    Pictures,
-    copy_of,
-    digest,
-    load_method,
-    new_holdout,
-)
+from gradmix.classifier.state import Learned, Pictures, copy_of, digest, load_method, new_holdout
 from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS

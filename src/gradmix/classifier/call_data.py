@@ -240,21 +240,17 @@ def _inference_module(backbone: Backbone, device: torch.device) -> nn.Module:
 
 def resized(backbone: Backbone, images: Tensor) -> Tensor:
     """Return images as RGB of the backbone's size."""
-    shape = (3, backbone.input_size, backbone.input_size)
+    shape = photo_layout(backbone).shape
     return images if images.shape[1:] == shape else read_photos(list(images), "X", shape=shape)
 
 
 def keep_pictures(
     exemplars: Tensor, embeddings: Tensor, photos: Tensor, backbone: Backbone, known: Pictures
 ) -> Pictures:
-    """Return the picture of each exemplar.
+    """Return the picture of each exemplar, in the size that the backbone takes.
 
-    Args:
-        exemplars: The embeddings in the memory after a call, (E, d).
-        embeddings: The embeddings that it may contain: those of this call, then older exemplars.
-        photos: The photos of this call, uint8, as they were read.
-        backbone: The backbone, which determines their size.
-        known: The pictures of the older exemplars.
+    The memory after a call contains `exemplars`, (E, d), which are among `embeddings`: those of the
+    photos of this call, then those of older exemplars, whose pictures are `known`.
     """
     place = {row: number for number, row in enumerate(_row_bytes(embeddings))}
     pictures = []
@@ -368,9 +364,8 @@ class EarlyStopping:
 
     def note(self, training: Training, event: EpochDone) -> bool:
         """Look at the accuracy after an epoch; return whether the stage ends early."""
-        stopped = False
-        if training.position.stage == 0 and any(len(part.y) for part in self._samples):
-            stopped = self._look(training, event)
+        looks = training.position.stage == 0 and any(len(part.y) for part in self._samples)
+        stopped = looks and self._look(training, event)
         last = training.position.stage + 1 == len(training.method.stages())
         over = last and training.position.epoch >= event.epochs
         if over and self._exemplars is not None and not self.state.returned:
@@ -407,9 +402,12 @@ class EarlyStopping:
         Raises:
             InputError: If the saved weights do not fit the method's networks.
         """
-        own = {name: net.state_dict() for name, net in method.networks().items()}
-        if not _shapes(state.weights).items() <= _shapes(own).items():
-            raise InputError("record.stopping.weights belong to another network")
+        networks = method.networks()
+        for name, weights in state.weights.items():
+            own = networks[name].state_dict() if name in networks else {}
+            for key, value in weights.items():
+                if key not in own or (own[key].shape, own[key].dtype) != (value.shape, value.dtype):
+                    raise InputError("record.stopping.weights belong to another network")
         self.state = state
 
 
@@ -421,12 +419,3 @@ def _share_of_each(y: Tensor, share: float, generator: torch.Generator) -> Tenso
     chosen = torch.zeros(len(y), dtype=torch.bool, device=y.device)
     chosen[first_of_each_class(y, priority, quota)] = True
     return chosen
-
-
-def _shapes(weights: Mapping[str, Mapping[str, Tensor]]) -> dict[tuple[str, str], Any]:
-    """Return shape and dtype of every weight, by network and name."""
-    return {
-        (network, name): (value.shape, value.dtype)
-        for network, part in weights.items()
-        for name, value in part.items()
-    }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from inspect import cleandoc
+from numbers import Integral
 from operator import methodcaller
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,15 +25,8 @@ from gradmix.classifier import file
 from gradmix.classifier.call import learn
 from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader, Watch
 from gradmix.classifier.export import ExportMixin
-from gradmix.classifier.inputs import (
-    Array,
-    Inputs,
-    Label,
-    needing_memory,
-    read_path,
-    read_weights,
-)
-from gradmix.classifier.report import Callback, observer_for, table
+from gradmix.classifier.inputs import Array, Inputs, Label, needing_memory, read_path, read_weights
+from gradmix.classifier.report import Callback, Observer, table
 from gradmix.classifier.setup import checked_params
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
@@ -387,7 +382,9 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
     ) -> IncrementalClassifier:
         """Learn the arguments of a call; `fresh` starts from nothing."""
         with _lock_of(self):
-            observer = observer_for(self.verbose, callback)
+            loud = isinstance(self.verbose, Integral) and self.verbose > 0  # others: refused later
+            say = partial(print, file=sys.stderr, flush=True) if loud else None
+            observer = Observer(say, callback)
             kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
             watch = Watch(kept, on_event=observer.on_event, on_photo=observer.on_photo)
             self._learn(methodcaller("read_call", *given), watch, fresh=fresh)

@@ -408,18 +408,13 @@ def class_strips(learned: Learned) -> list[tuple[str, Image.Image]]:
     if not learned.setup.given.images:
         raise InputError("this classifier stores rows of numbers and no pictures")
     x, y = learned.exemplars()
-    own = [x[y == number] for number in range(len(learned.labels.known))]
-    return [
-        (f"{label} ({len(images)})", _strip(images[:MOST]))
-        for label, images in zip(learned.labels.known, own, strict=True)
-    ]
-
-
-def _strip(images: Tensor) -> Image.Image:
-    step = SIDE + GAP
-    strip = Image.new("RGB", (max(1, len(images)) * step, SIDE), "white")
-    for place, image in enumerate(images):
-        pixels = np.asarray(image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1))
-        picture = Image.fromarray(pixels.transpose(1, 2, 0).copy())
-        strip.paste(ImageOps.contain(picture, (SIDE, SIDE)), (place * step, 0))
-    return strip
+    strips, step = [], SIDE + GAP
+    for number, label in enumerate(learned.labels.known):
+        images = x[y == number]
+        strip = Image.new("RGB", (max(1, len(images[:MOST])) * step, SIDE), "white")
+        for place, image in enumerate(images[:MOST]):
+            pixels = np.asarray(image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1))
+            picture = Image.fromarray(pixels.transpose(1, 2, 0).copy())
+            strip.paste(ImageOps.contain(picture, (SIDE, SIDE)), (place * step, 0))
+        strips.append((f"{label} ({len(images)})", strip))
+    return strips

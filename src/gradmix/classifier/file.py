@@ -346,16 +346,8 @@ def learn_into(
     """Let the classifier in a file learn a folder of photos, or create the file.
 
     A stopped call resumes from a checkpoint beside the file when it is repeated, and writes an
-    identical file.
-
-    Args:
-        path: The classifier file.
-        photos: A folder that contains a folder of images for each class.
-        test: A folder to measure on; its unknown classes are skipped.
-        given: Parameters to set.
-        defaults: Parameters of a new classifier.
-        watch: The observers of the call; `learn_into` sets its checkpoint.
-        skip_unreadable: Skip photos that cannot be read, instead of refusing them.
+    identical file. A new classifier gets the parameters `defaults`, and any gets those `given`.
+    Accuracy is measured on the folder `test`, whose unknown classes are skipped.
 
     Raises:
         FileInUseError: If another process uses the file.

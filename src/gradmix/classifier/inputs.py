@@ -28,8 +28,7 @@ from gradmix.errors import GradMixError, InputError, OutOfMemoryError
 Array = npt.NDArray[Any]
 Label = str | int | bool
 
-LARGEST_KEPT = 64
-"""Largest side in pixels of images in files that keep their size; larger ones are resized to it."""
+LARGEST_KEPT = 64  # pixels; images in files with a longer side are resized to this
 
 
 class InputTypeError(InputError, TypeError):
@@ -326,12 +325,9 @@ class Labels(NamedTuple):
 
     def by_class(self, values: Array, unseen: float) -> Array:
         """Return columns of known classes (N, known) in the order of `classes`, (N, K)."""
-        number = {label: k for k, label in enumerate(self.known)}
-        classes = self.classes.tolist()
+        classes = self.classes
         result = np.full((len(values), len(classes)), unseen)
-        for column, label in enumerate(classes):
-            if label in number:
-                result[:, column] = values[:, number[label]]
+        result[:, np.searchsorted(classes, as_array(self.known))] = values
         return result
 
     def add(self, labels: Array, announced: Array | None) -> Labels:
@@ -380,11 +376,7 @@ class Labels(NamedTuple):
             )
 
     def find(self, label: Any) -> int:
-        """Return the number of one known class.
-
-        Raises:
-            InputError: If `label` is not a label, or the class is unknown.
-        """
+        """Return the number of one known class; InputError for anything else."""
         value = label.item() if isinstance(label, np.generic) else label
         if not isinstance(value, (str, int)) or type(value) is not type(self.known[0]):
             kind = _kind(as_array(self.known))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from html import escape
-from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
@@ -204,12 +201,6 @@ class Observer:
             self._say(text)
 
 
-def observer_for(verbose: Any, callback: Callback | None) -> Observer:
-    """Return the observer of a call; `verbose` above 0 prints lines to standard error."""
-    loud = isinstance(verbose, Integral) and int(verbose) > 0  # anything else is refused later
-    return Observer(partial(print, file=sys.stderr, flush=True) if loud else None, callback)
-
-
 # --- a classifier as a table, and rankings of classes ---------------------------------------
 
 
@@ -265,18 +256,10 @@ def rank(
     false_alarm_rate: float | None = None,
     name: str = "X",
 ) -> list[Ranking]:
-    """Return the most likely classes of each sample; each sample is computed once.
+    """Return the `top` most likely classes of each sample; each sample is computed once.
 
-    Args:
-        classifier: A fitted classifier.
-        X: The samples; see `IncrementalClassifier.predict`.
-        top: The number of classes to return.
-        false_alarm_rate: The share of samples of learned classes that may be called unknown;
-            None calls no sample unknown.
-        name: The name of X in messages.
-
-    Raises:
-        InputError: If the samples cannot be used, or too few are held out for the rate.
+    The samples and the rate are those of `IncrementalClassifier.predict`. Without a rate, no sample
+    is called unknown. Messages call the samples `name`.
     """
     learned, scores, _ = classifier._scores(X, name)
     known, scores = learned.labels.known, scores.double()

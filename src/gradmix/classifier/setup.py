@@ -28,14 +28,7 @@ from gradmix.errors import InputError, MissingPackageError, UnknownNameError
 from gradmix.methods import Method, find_method
 from gradmix.methods.capabilities import read_options
 from gradmix.mixing import parse_recipe
-from gradmix.models import (
-    MODELS,
-    adapt,
-    build_empty_model,
-    build_model,
-    load_backbone,
-    new_linear,
-)
+from gradmix.models import MODELS, adapt, build_empty_model, build_model, load_backbone, new_linear
 from gradmix.models.finetune import fine_tune
 from gradmix.models.pretrained import PRETRAINED, Backbone, is_pretrained, load_pretrained
 from gradmix.randomness import RandomStreams
@@ -350,10 +343,11 @@ class Setup:
         if params["early_stopping"] and not kind.trains:
             raise InputError(f"early_stopping is True, but {self.method} has no epochs; omit it")
         steps = max(1, samples // params["batch_size"])
-        epochs = params["epochs"]
-        if epochs is None:
-            usual_epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
-            epochs = FINE_TUNE_EPOCHS if is_fine_tuned(params) else usual_epochs
+        epochs = FINE_TUNE_EPOCHS
+        if params["epochs"] is not None:
+            epochs = int(params["epochs"])
+        elif not is_fine_tuned(params):
+            epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
         mix = choose_mix(params["mix"], kind.replays, images=self.image_network)
         few = mix in HIGH_TAU and epochs * steps < MANY_STEPS
         usual = FEW_STEPS_PRESET if few else {}

@@ -76,11 +76,10 @@ class Learned:
 
     def embeddings(self, x: Tensor) -> Tensor:
         """Return the inputs of the last layer, (N, d), on the CPU."""
-        model, head = self.method.model, self.method.head
 
         def last_inputs(inputs: Tensor) -> Tensor:
             labels = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
-            return embed(model, head, inputs, labels).embeddings
+            return embed(self.method.model, self.method.head, inputs, labels).embeddings
 
         return self._compute(x, last_inputs)
 
@@ -247,10 +246,8 @@ class Learned:
 def from_state(state: Mapping[str, Any], model: Any = None, device: str | None = None) -> Learned:
     """Return the knowledge of a state that `to_state` returned and `file.read` has checked.
 
-    Args:
-        state: The state; its tensors become those of the networks and memories.
-        model: The network, if the caller provided one.
-        device: Where to compute; None: as in the parameters.
+    The state's tensors become those of the networks and memories. `model` is the network, if the
+    caller provided one; the device is that of the parameters by default.
 
     Raises:
         InputError: If weights, memory or random streams do not fit the networks.
