@@ -315,11 +315,7 @@ class Call:
         return {**dict(self.record), "stopping": stopping}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the record of a checkpoint.
-
-        Raises:
-            InputError: If the record is invalid.
-        """
+        """Continue with the record of a checkpoint; InputError if it is invalid."""
         try:
             self.record = CallRecord.model_validate(state)
         except ValidationError as error:

@@ -294,12 +294,9 @@ def draw_by_weight(y: Tensor, weights: Tensor, generator: torch.Generator) -> Te
 
 
 def offer(holdout: ReplayMemory, given: Samples, priority: Tensor) -> Tensor:
-    """Let samples compete for the holdout by priority.
+    """Let samples compete for the holdout; return a mask of those that did not get in, (N,).
 
     Every sample ever seen of a class has about the same chance to be held out.
-
-    Returns:
-        A mask of the samples that did not get in, (N,).
     """
     x, y = given
     left = torch.ones(len(y), dtype=torch.bool, device=y.device)
@@ -345,8 +342,7 @@ class EarlyStopping:
     ) -> tuple[Tensor, EarlyStopping]:
         """Hold out a share of each class of the new samples and of the memory, for this call.
 
-        Returns:
-            A mask of the new samples that remain for training, (N,), and the early stopping.
+        Return a mask of the new samples that remain for training, (N,), and the early stopping.
         """
         share, generator = params["validation_fraction"], method.streams.device("validation")
         chosen = _share_of_each(train.y, share, generator)
@@ -397,11 +393,7 @@ class EarlyStopping:
         return stopped
 
     def load_state(self, state: StoppingState, method: Method) -> None:
-        """Continue from a checkpoint; the samples were held out again.
-
-        Raises:
-            InputError: If the saved weights do not fit the method's networks.
-        """
+        """Continue from a checkpoint; InputError if its weights do not fit the networks."""
         networks = method.networks()
         for name, weights in state.weights.items():
             own = networks[name].state_dict() if name in networks else {}

@@ -32,7 +32,6 @@ from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
 from gradmix.errors import FileError, GradMixError
 from gradmix.files import locked
-from gradmix.ranks import ALONE, Ranks
 from gradmix.training.launch import Devices, Job, open_job
 
 SAVE_SECONDS = 10.0  # how long `save` waits for another writer of the file
@@ -391,11 +390,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
             return self
 
     def _learn(self, read: Read, watch: Watch, *, fresh: bool = False) -> bool:
-        """Learn the data that `read` returns, on one device or several.
-
-        Returns:
-            Whether there was something to learn.
-        """
+        """Learn the data that `read` returns, on one device or several; False if it is None."""
         params, wanted = self._params(), Devices(self.devices)
         follow = partial(self._learn_in, read, Watch(watch.checkpoint), fresh)
         with open_job(params["device"], params["precision"], wanted, follow) as job:
@@ -403,7 +398,8 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def _learn_in(self, read: Read, watch: Watch, fresh: bool, job: Job) -> bool:
         """Learn as one of the ranks of a job; rank 0 shows and writes everything."""
-        reader = self._reader(watch, fresh=fresh, ranks=job.ranks)
+        before = None if fresh else getattr(self, "_learned", None)
+        reader = Reader(self, self._params(), before, watch, job.ranks)
         data = read(reader)
         if data is None:
             return False
@@ -416,13 +412,6 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
             name = os.fspath(watch.checkpoint)[:200]
             raise FileError(f"{name} cannot be used: {error.strerror or error}") from error
         return True
-
-    def _reader(
-        self, watch: Watch | None = None, *, fresh: bool = False, ranks: Ranks = ALONE
-    ) -> Reader:
-        """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
-        before = None if fresh else getattr(self, "_learned", None)
-        return Reader(self, self._params(), before, watch or Watch(), ranks)
 
     def _take(self, learned: Learned) -> None:
         """Publish new knowledge; other threads see either the old or the new."""

@@ -34,6 +34,7 @@ from gradmix.classifier.state import (
     digest,
     encode_images,
     from_state,
+    map_tensors,
     sample_parts,
 )
 from gradmix.data.image_folders.read import HINT, read_folder
@@ -65,7 +66,7 @@ FilePath = str | os.PathLike[str]
 
 def _check_params(params: dict[str, Any]) -> dict[str, Any]:
     """Check the parameters of a file like those of a call; a caller's network is not stored."""
-    _check_plain(params)
+    map_tensors(params, lambda _: refuse("contains a tensor"))
     unnamed = {"model": "auto", "weights": None, "finetune": None}
     try:
         check_params({**params, **({} if params["model"] else unnamed)})
@@ -74,15 +75,6 @@ def _check_params(params: dict[str, Any]) -> dict[str, Any]:
     except InputError as error:
         refuse(str(error))
     return params
-
-
-def _check_plain(value: Any) -> None:
-    """Refuse tensors among parameters."""
-    if isinstance(value, Tensor):
-        refuse("contains a tensor")
-    parts = value.values() if isinstance(value, dict) else value
-    for part in parts if isinstance(value, (dict, list, tuple)) else ():
-        _check_plain(part)
 
 
 class _Features(Schema):
@@ -347,12 +339,8 @@ def learn_into(
 
     A stopped call resumes from a checkpoint beside the file when it is repeated, and writes an
     identical file. A new classifier gets the parameters `defaults`, and any gets those `given`.
-    Accuracy is measured on the folder `test`, whose unknown classes are skipped.
-
-    Raises:
-        FileInUseError: If another process uses the file.
-        FileError: If the file cannot be read or written.
-        InputError: If the photos or parameters cannot be used.
+    Accuracy is measured on the folder `test`, whose unknown classes are skipped. FileInUseError if
+    another process uses the file.
     """
     from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
 
@@ -389,12 +377,7 @@ def forget_in(
     """Remove classes, named as text, from the classifier in a file.
 
     `photos` is a folder with all photos of one class; see `IncrementalClassifier.forget`.
-
-    Raises:
-        FileInUseError: If another process uses the file.
-        FileError: If the file cannot be read or written.
-        InputError: If a class is unknown, or no class would remain.
-        CorruptFileError: If a photo cannot be read.
+    FileInUseError if another process uses the file.
     """
     from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
 

@@ -286,11 +286,7 @@ def read_path(path: Any, name: str = "path") -> str | os.PathLike[str]:
 
 
 def read_weights(sample_weight: Any, count: int) -> Array | None:
-    """Return the weights of `count` samples as float64.
-
-    Raises:
-        InputError: If there is not one finite weight of 0 or more per sample, or all are 0.
-    """
+    """Return the weights of `count` samples as float64: finite, 0 or more, and not all 0."""
     if sample_weight is None:
         return None
     with reading("sample_weight"):
@@ -387,11 +383,7 @@ class Labels(NamedTuple):
 
 
 def read_labels(y: Any, count: int | None, name: str = "y") -> Array:
-    """Return labels as an array of text, integers or booleans; `count` is the number of samples.
-
-    Raises:
-        InputError: If the labels cannot be used, or their number differs from `count`.
-    """
+    """Return `count` labels as an array of text, integers or booleans; InputError otherwise."""
     with reading(name):
         labels = _label_array(as_numpy(y, name) if isinstance(y, Tensor) else y, name)
     if count is not None and len(labels) != count:

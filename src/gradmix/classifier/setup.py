@@ -224,11 +224,7 @@ def default_backbone() -> str | None:
 
 
 def find_backbone(params: Params) -> Backbone | None:
-    """Return the backbone that `model` names, or a copy of the one that it is; None for networks.
-
-    Raises:
-        InputError: If the weights do not fit, or a module cannot embed photos.
-    """
+    """Return the backbone that `model` names, or a copy of the one it is; None for networks."""
     model, weights, size = params["model"], params["weights"], params["image_size"]
     own = {name: params[name] for name in ("mean", "std") if params[name] is not None}
     if not names_backbone(params):

@@ -103,11 +103,7 @@ class Learned:
         return fit_threshold(energy(self.scores(self.holdout.x).double()), false_alarm_rate)
 
     def exemplars(self) -> Samples:
-        """Return the exemplars as the caller gave them: images (N, C, H, W) or rows (N, d).
-
-        Raises:
-            InputError: If only their embeddings are stored.
-        """
+        """Return the exemplars as the caller gave them: images (N, C, H, W) or rows (N, d)."""
         x, y = self.method.memory.samples
         if self.setup.backbone is not None:
             if self.pictures is None:
@@ -124,9 +120,7 @@ class Learned:
     def forget(self, label: Any, x: Tensor | None = None) -> Learned:
         """Return the knowledge without a class, its samples and its outputs.
 
-        Args:
-            label: The class.
-            x: All samples it was learned from, as the network takes them, if they are known.
+        x are all samples it was learned from, as the network takes them, if they are known.
         """
         number = self.labels.find(label)
         label, labels = self.labels.known[number], self.labels.without(self.labels.known[number])
@@ -154,11 +148,7 @@ class Learned:
         )
 
     def without_samples(self) -> Learned:
-        """Return the same knowledge without exemplars, held-out samples and pictures.
-
-        Raises:
-            InputError: If the method's predictions need exemplars.
-        """
+        """Return the knowledge without any samples; InputError if predictions need exemplars."""
         other = from_state(copy_of(self.to_state()), self._own_model(), str(self.device))
         other.method.drop_samples()
         holdout = new_holdout(self.setup.params)
@@ -247,10 +237,8 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     """Return the knowledge of a state that `to_state` returned and `file.read` has checked.
 
     The state's tensors become those of the networks and memories. `model` is the network, if the
-    caller provided one; the device is that of the parameters by default.
-
-    Raises:
-        InputError: If weights, memory or random streams do not fit the networks.
+    caller provided one; the device is that of the parameters by default. InputError if weights,
+    memory or random streams do not fit the networks.
     """
     params, saved = dict(state["params"]), state["training"]
     own_network = model if state["model"] is None else str(state["model"])
@@ -324,7 +312,9 @@ def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return function(value)
     if isinstance(value, dict):
         return {key: map_tensors(item, function) for key, item in value.items()}
-    return [map_tensors(item, function) for item in value] if isinstance(value, list) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_tensors(item, function) for item in value)
+    return value
 
 
 def copy_of(value: Any) -> Any:
@@ -441,12 +431,7 @@ def encode_images(images: Tensor) -> Tensor | dict[str, Any]:
 
 
 def decode_images(state: Mapping[str, Any]) -> Tensor:
-    """Return the images of a state that was checked, uint8 (N, C, H, W).
-
-    Raises:
-        InputError: If an image has another size than the state says.
-        CorruptFileError: If an image cannot be read.
-    """
+    """Return the images of a state that was checked, uint8 (N, C, H, W)."""
     pictures, shape = unpack_pictures(state), tuple(state["shape"])
     if {*photo_sizes(pictures, "images")} != {(shape[2], shape[1])}:  # before pixels are decoded
         raise InputError(f"images: not all have the shape {shape}")

@@ -101,12 +101,7 @@ class ServedModel:
             self.problem = f"the file has changed and cannot be used: {error}"
 
     def rank(self, photos: list[bytes], top: int) -> list[Ranking]:
-        """Return the most likely classes of encoded photos.
-
-        Raises:
-            TooLargeError: If a photo has too many pixels.
-            CorruptFileError: If a photo cannot be read.
-        """
+        """Return the most likely classes of encoded photos; TooLargeError for too many pixels."""
         with self._room:
             for row, (width, height) in enumerate(photo_sizes(photos, "photo")):
                 if width * height > self._max_pixels:
