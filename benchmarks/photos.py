@@ -32,8 +32,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.defaults import HELD_OUT
-from gradmix.classifier.photos import DEFAULT, embed_photos, published_backbone
+from gradmix.classifier.call_data import embed_photos
+from gradmix.classifier.setup import DEFAULT, HELD_OUT, published_backbone
 from gradmix.data.image_folders.read import read_folder
 
 CPU = torch.device("cpu")

@@ -37,7 +37,7 @@ from gradmix.closed_form import (
     expected_calibration_error,
     fit_temperature,
 )
-from gradmix.closed_form.gaussian import oracle_shrinkage
+from gradmix.closed_form.heads import oracle_shrinkage
 from gradmix.models.pretrained import Backbone, fold_batch_norms, load_pretrained
 
 BATCH = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,13 +15,6 @@ except ImportError as error:
     raise MissingPackageError(
         "gradmix.lightning needs lightning; install it with: pip install lightning"
     ) from error
-
-
-class _TaskData(NamedTuple):
-    """Inputs and labels of the memory and of the current task."""
-
-    memory: tuple[Tensor, Tensor] | None
-    current: tuple[Tensor, Tensor]
 
 
 class GradMixCallback(Callback):
@@ -40,13 +33,14 @@ class GradMixCallback(Callback):
     def __init__(self, mixer: GradMix | None = None, model: nn.Module | None = None) -> None:
         self.mixer = GradMix() if mixer is None else mixer
         self._model = model
-        self._data: _TaskData | None = None
+        self._memory: tuple[Tensor, Tensor] | None = None
+        self._current: tuple[Tensor, Tensor] | None = None
 
     def begin_task(
         self, *, memory: tuple[Tensor, Tensor] | None, current: tuple[Tensor, Tensor]
     ) -> None:
         """Set the data of a task; the arguments are those of `GradMix.refresh`."""
-        self._data = _TaskData(memory, current)
+        self._memory, self._current = memory, current
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Find the harmful class pairs with the model as it is now.
@@ -54,10 +48,10 @@ class GradMixCallback(Callback):
         Raises:
             InputError: If `begin_task` was not called.
         """
-        if self._data is None:
+        if self._current is None:
             raise InputError("call begin_task(memory=…, current=…) before trainer.fit")
         model, device = self._model or pl_module, pl_module.device
-        (x, y), memory = self._data.current, self._data.memory
+        (x, y), memory = self._current, self._memory
         old = None if memory is None else (memory[0].to(device), memory[1].to(device))
         self.mixer.refresh(model, memory=old, current=(x.to(device), y.to(device)))
 

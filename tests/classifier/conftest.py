@@ -135,7 +135,7 @@ def in_processes(settings, path, tasks, first=0):
 @pytest.fixture
 def without_backbone(monkeypatch):
     """As without the extra gradmix[photos]: networks are trained from scratch."""
-    monkeypatch.setattr("gradmix.classifier.defaults.default_backbone", lambda: None)
+    monkeypatch.setattr("gradmix.classifier.setup.default_backbone", lambda: None)
 
 
 # --- photos for a backbone ------------------------------------------------------------------

@@ -8,7 +8,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.photos import default_backbone
+from gradmix.classifier.setup import default_backbone
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 WITH_BACKBONE = default_backbone() is not None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gradmix.classifier.photos import default_backbone
+from gradmix.classifier.setup import default_backbone
 
 photo_demo = importlib.import_module("gradmix.cli.demo")
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from gradmix import IncrementalClassifier
 from gradmix.classifier import file
-from gradmix.classifier.photos import default_backbone
+from gradmix.classifier.setup import default_backbone
 from gradmix.cli import terminal
 from gradmix.errors import (
     CorruptFileError,

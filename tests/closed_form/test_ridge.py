@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gradmix.closed_form import Ridge
-from gradmix.closed_form.head import solve_positive
-from gradmix.closed_form.ridge import SEARCH_GRID, cross_validation_errors
+from gradmix.closed_form.base import solve_positive
+from gradmix.closed_form.heads import SEARCH_GRID, cross_validation_errors
 from gradmix.errors import FileError, InputError
 
 
@@ -106,7 +106,7 @@ def test_a_regulariser_chosen_on_the_first_features_fits_all_of_them(monkeypatch
     rows, labels = data(200, 8)
     chosen = []
     for size in (2000, 200):
-        monkeypatch.setattr("gradmix.closed_form.ridge.SEARCH_SIZE", size)
+        monkeypatch.setattr("gradmix.closed_form.heads.SEARCH_SIZE", size)
         head = Ridge(8, features=400, generator=torch.Generator().manual_seed(0))
         head.update(rows, labels)
         chosen.append(head.chosen_regulariser())

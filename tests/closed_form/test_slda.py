@@ -6,7 +6,7 @@ from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from gradmix.closed_form import SLDA
-from gradmix.closed_form.gaussian import oracle_shrinkage
+from gradmix.closed_form.heads import oracle_shrinkage
 from gradmix.errors import InputError
 
 

@@ -15,8 +15,7 @@ from gradmix.errors import FileError, InputError
 pytest.importorskip("fastapi", reason="the extra gradmix[serve] is not installed")
 testclient = pytest.importorskip("fastapi.testclient", reason="httpx is not installed")
 
-from gradmix.serving.app import create_app  # noqa: E402
-from gradmix.serving.model import ServedModel  # noqa: E402
+from gradmix.serving.app import ServedModel, create_app  # noqa: E402
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra gradmix[serve] is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="the extra gradmix[serve] is not installed")
 
-from gradmix.serving.app import create_app  # noqa: E402
-from gradmix.serving.model import ServedModel  # noqa: E402
+from gradmix.serving.app import ServedModel, create_app  # noqa: E402
 
 PATIENCE = 120_000  # milliseconds to wait for anything: the machine may be busy
 

@@ -6,24 +6,28 @@ A call is one task of the training loop. `learn` prepares it; `Call` trains it a
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from gradmix.classifier.call_data import CallData, Reader, Watch, draw_by_weight
-from gradmix.classifier.defaults import budget, is_fine_tuned
-from gradmix.classifier.holdout import EarlyStopping, StoppingState, offer
-from gradmix.classifier.inputs import look_symbolic, read_seed
-from gradmix.classifier.labels import Label, Labels
-from gradmix.classifier.photos import Pictures, keep_pictures
-from gradmix.classifier.report import Report, few_samples, means, plural
-from gradmix.classifier.setup import Setup, first_setup
-from gradmix.classifier.state import Learned, copy_of, digest, load_method, new_holdout
+from gradmix.classifier.call_data import (
+    CallData,
+    EarlyStopping,
+    Reader,
+    StoppingState,
+    Watch,
+    draw_by_weight,
+    keep_pictures,
+    offer,
+)
+from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
+from gradmix.classifier.report import Accuracy, Report, few_samples, means, plural
+from gradmix.classifier.setup import Setup, budget, first_setup, is_fine_tuned
+from gradmix.classifier.state import Learned, Pictures, copy_of, digest, load_method, new_holdout
 from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
@@ -42,9 +46,6 @@ from gradmix.training.loop import EpochDone, Event, StepDone, Training
 from gradmix.training.metrics import count_correct
 from gradmix.types import Samples, Task
 
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
 FEW_SAMPLES = 5  # fewer samples of a class give a warning
 DETAILED_CALLS = 20  # the last calls whose reports keep classes and pairs
 KEPT_PAIRS = 50  # avoided pairs in a report
@@ -54,73 +55,65 @@ KEPT_PAIRS = 50  # avoided pairs in a report
 
 
 def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learned:
-    """Return the knowledge after a call; the knowledge before it does not change.
+    """Return the knowledge after a call; the knowledge before it, the reader's, does not change.
 
-    Args:
-        reader: Has the knowledge before the call, the parameters and the observers.
-        data: The data of this call, as the reader read them.
-        random_state: The seed of a first call; a resumed call uses the seed in its checkpoint.
-        job: The ranks that learn together.
+    `random_state` is the seed of a first call; a resumed call uses the seed in its checkpoint.
 
     Raises:
         InputError: If the data or parameters do not fit what was learned before.
         DivergedError: If the loss or the scores are not finite.
     """
-    before, params, watch = reader.before, reader.params, reader.watch
+    before, watch = reader.before, reader.watch
     labels = (before.labels if before else Labels()).add(data.y, data.announced)
-    if before is not None:
-        setup = before.setup.with_params(params)
-        _check_stored(before)
+    if before is None:
+        setup = _first_setup(reader, data, random_state, job)
     else:
-        seed = _first_seed(random_state, watch.checkpoint)
-        if not job.ranks.alone:
-            seed = job.ranks.from_first(seed % 2**63)  # it may have been drawn
-        setup = first_setup(params, seed, data.x, data.layout, data.backbone, job.fabric.device)
-    _check_room(setup.params, len(labels.known))
-    counts = labels.encode(data.y).bincount(minlength=len(labels.known))
+        setup = before.setup.with_params(reader.params)
+        method = before.method
+        if method.learns_stored() and not len(method.stored_samples().y):
+            raise InputError(
+                f"this classifier was saved without exemplars, and {setup.method} needs them to "
+                "learn more without forgetting; load a file that contains them "
+                "(include_exemplars=True), or call fit to start again"
+            )
+    known, size = len(labels.known), setup.params["head_size"]
+    if size is not None and known > size:
+        raise InputError(
+            f"head_size is {size}, and there would be {known} classes; start again with a larger "
+            "head_size, or with None"
+        )
+    counts = labels.encode(data.y).bincount(minlength=known)
     if before is not None:
         counts[: len(before.counts)] += torch.tensor(before.counts)
-    remarks = _warn(data, labels, counts.tolist())
+    remarks = _warn(data, labels, counts.tolist(), shown=job.ranks.first)
     with torch_threads(setup.params["threads"]):
         call = Call(before, setup, labels, data, job)
         identity = None if watch.checkpoint is None else call.identity()
         call.train(watch, identity)
         pictures = call.keep_exemplars()
-        history = _history(before, call.report(remarks))
+        report = call.report(remarks)
+    past = before.history if before else ()
+    oldest = report.call - DETAILED_CALLS
+    history = (*(entry if entry.call > oldest else entry.shortened() for entry in past), report)
     finished = "" if identity is None else digest(identity)
     seen = tuple(counts.tolist())
     return Learned(setup, labels, call.method, call.holdout, seen, history, finished, pictures)
 
 
-def _first_seed(random_state: Any, checkpoint: str | os.PathLike[str] | None) -> int:
-    drawn = None
-    if random_state is None and checkpoint is not None:
-        drawn = seed_on_file(checkpoint)
-    return read_seed(random_state) if drawn is None else drawn
+def _first_setup(reader: Reader, data: CallData, random_state: Any, job: Job) -> Setup:
+    """Return the setup of a first call; all ranks use the seed of the first."""
+    kept, drawn = reader.watch.checkpoint, None
+    if random_state is None and kept is not None:
+        drawn = seed_on_file(kept)
+    seed = read_seed(random_state) if drawn is None else drawn
+    if not job.ranks.alone:
+        seed = job.ranks.from_first(seed % 2**63)  # it may have been drawn
+    device = job.fabric.device
+    return first_setup(reader.params, seed, data.x, data.layout, data.backbone, device)
 
 
-def _check_stored(before: Learned) -> None:
-    """Refuse to continue without the samples that protect the known classes."""
-    method = before.method
-    if method.learns_stored() and not len(method.stored_samples().y):
-        raise InputError(
-            f"this classifier was saved without exemplars, and {before.setup.method} needs them to "
-            "learn more without forgetting; load a file that contains them "
-            "(include_exemplars=True), or call fit to start again"
-        )
-
-
-def _check_room(params: Mapping[str, Any], classes: int) -> None:
-    size = params["head_size"]
-    if size is not None and classes > size:
-        raise InputError(
-            f"head_size is {size}, and there would be {classes} classes; start again with a larger "
-            "head_size, or with None"
-        )
-
-
-def _warn(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
-    """Warn about data that is hard to learn; return the warnings."""
+def _warn(data: CallData, labels: Labels, counts: list[int], shown: bool) -> list[str]:
+    """Return warnings about data that is hard to learn; show them in one process."""
     remarks = [
         f"{few_samples(labels.known[k])}{plural(counts[k], 'sample')} so far; a class with fewer "
         f"than {FEW_SAMPLES} is hard to learn"
@@ -133,15 +126,9 @@ def _warn(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
             "such rows makes little sense: try mix='none'"
         )
     remarks += data.skipped
-    for text in remarks:
+    for text in remarks if shown else ():
         warnings.warn(text, DataWarning, stacklevel=7)  # the line that calls the classifier
     return remarks
-
-
-def _history(before: Learned | None, report: Report) -> tuple[Report, ...]:
-    history = (*(before.history if before else ()), report)
-    oldest = report.call - DETAILED_CALLS
-    return tuple(entry if entry.call > oldest else entry.shortened() for entry in history)
 
 
 # --- the call -------------------------------------------------------------------------------
@@ -172,18 +159,13 @@ class Call:
     """One call: its method, its data, its training and what it has measured so far."""
 
     def __init__(
-        self,
-        before: Learned | None,
-        setup: Setup,
-        labels: Labels,
-        data: CallData,
-        job: Job,
+        self, before: Learned | None, setup: Setup, labels: Labels, data: CallData, job: Job
     ) -> None:
         fabric = job.fabric
         self.before, self.setup, self.labels, self.data = before, setup, labels, data
         known = len(labels.known)
         self.known_before = len(before.labels.known) if before else 0
-        self.size = max(known, setup.outputs(known))
+        size = max(known, setup.outputs(known))
         self.record = CallRecord()
         self.method = self._build(fabric.device, job.ranks)
         samples = Samples(data.x.to(fabric.device), labels.encode(data.y).to(fabric.device))
@@ -192,17 +174,20 @@ class Call:
         self.classes = tuple(samples.y.unique().tolist())
         self.holdout = new_holdout(setup.params)
         self.stopping: EarlyStopping | None = None
-        train = self._weighted(samples, self._hold_out(samples))
+        train = self._samples_to_train(samples)
         self.measured_on, self.test = self._evaluation(fabric.device)
-        self.training = self._training(train, fabric)
+        task = Task(1, self.classes, train, self.test)
+        names, order = (*map(str, labels.known), *[""] * (size - known)), tuple(range(size))
+        benchmark = Benchmark("classifier", (task,), names, order, setup.mean, setup.std)
+        transforms = [TRANSFORMS[name] for name in setup.transforms()]
+        self.training = Training(benchmark, self.method, fabric, transforms)
 
     def _build(self, device: torch.device, ranks: Ranks) -> Method:
         """Return a method that continues from the knowledge before the call, if there is any."""
         setup, before, known = self.setup, self.before, len(self.labels.known)
-        design, streams = setup.design(len(self.data.y), known), RandomStreams(setup.seed, device)
-        outputs = setup.outputs(1 if before else known)
-        loads = before is not None
-        method = setup.new_method(design, outputs, self.size, streams, loads=loads, ranks=ranks)
+        streams, outputs = RandomStreams(setup.seed, device), setup.outputs(1 if before else known)
+        samples, loads = len(self.data.y), before is not None
+        method = setup.new_method(samples, known, outputs, streams, loads=loads, ranks=ranks)
         if before is not None:
             past = before.training_state()
             past["method"]["networks"] = copy_of(past["method"]["networks"])  # they are trained
@@ -212,39 +197,27 @@ class Call:
             method.memory.set_budget(*room)
         return method
 
-    def _hold_out(self, samples: Samples) -> Any:
-        """Return the rows to train on; the others are for measuring and early stopping."""
+    def _samples_to_train(self, samples: Samples) -> Samples:
+        """Return the samples to train on; the others are for measuring and early stopping."""
+        params, streams = self.setup.params, self.method.streams
         rows: Any = slice(None)
         if self.holdout is not None:
             if self.before is not None and self.before.holdout is not None:
                 self.holdout.load_state_dict(self.before.holdout.state_dict())
-            priority = random_priority(len(samples.y), self.method.streams.device("holdout"))
+            priority = random_priority(len(samples.y), streams.device("holdout"))
             rows = offer(self.holdout, samples, priority).nonzero().flatten()
-        if self.setup.params["early_stopping"]:
-            train, params = _rows(samples, rows), self.setup.params
+        train = _rows(samples, rows)
+        if params["early_stopping"]:
             left, self.stopping = EarlyStopping.split(self.method, train, params)
             rows = torch.arange(len(samples.y), device=samples.y.device)[rows][left]
-        return rows
-
-    def _weighted(self, samples: Samples, rows: Any) -> Samples:
-        """Return the samples to train on; closed-form methods take the weights themselves."""
-        train = _rows(samples, rows)
+            train = _rows(samples, rows)
         if self.data.weights is None:
             return train
         weights = torch.from_numpy(self.data.weights).to(train.y.device)[rows]
-        if isinstance(self.method, ClosedForm):
+        if isinstance(self.method, ClosedForm):  # it takes the weights itself
             self.method.sample_weights = weights
             return train
-        generator = self.method.streams.device("sample weights")
-        return _rows(train, draw_by_weight(train.y, weights, generator))
-
-    def _training(self, train: Samples, fabric: Fabric) -> Training:
-        names = (*map(str, self.labels.known), *[""] * (self.size - len(self.labels.known)))
-        task = Task(1, self.classes, train, self.test)
-        order, mean, std = tuple(range(self.size)), self.setup.mean, self.setup.std
-        benchmark = Benchmark("classifier", (task,), names, order, mean, std)
-        transforms = [TRANSFORMS[name] for name in self.setup.transforms()]
-        return Training(benchmark, self.method, fabric, transforms)
+        return _rows(train, draw_by_weight(train.y, weights, streams.device("sample weights")))
 
     def _evaluation(self, device: torch.device) -> tuple[str | None, Samples]:
         """Return what accuracy is measured on: its name, and the samples."""
@@ -272,7 +245,13 @@ class Call:
 
     def train(self, watch: Watch, identity: Mapping[str, Any] | None) -> None:
         """Train all steps; resume from the checkpoint if there is one."""
-        kept = self._checkpoint(watch, identity)
+        kept = None
+        if watch.checkpoint is not None and identity is not None:
+            calls = len(self.before.history) + 1 if self.before else 1
+            largest = max(self.training.benchmark.num_classes + 1, calls)
+            kept = Checkpoint(
+                watch.checkpoint, self.training, self, identity, say=watch.say, largest=largest
+            )
         resumed = kept is not None and kept.resume()
         if not self.training.method.ranks.alone:
             check_resumed(self.training, resumed)
@@ -291,15 +270,6 @@ class Call:
         for network in self.method.networks().values():
             network.eval()
         self.method.ranks = ALONE  # predictions need one process
-
-    def _checkpoint(self, watch: Watch, identity: Mapping[str, Any] | None) -> Checkpoint | None:
-        if watch.checkpoint is None or identity is None:
-            return None
-        calls = len(self.before.history) + 1 if self.before else 1
-        largest = max(self.training.benchmark.num_classes + 1, calls)
-        return Checkpoint(
-            watch.checkpoint, self.training, self, identity, say=watch.say, largest=largest
-        )
 
     def _measure_before(self) -> Tensor | None:
         """Return the correct predictions before the call, by class."""
@@ -345,11 +315,7 @@ class Call:
         return {**dict(self.record), "stopping": stopping}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the record of a checkpoint.
-
-        Raises:
-            InputError: If the record is invalid.
-        """
+        """Continue with the record of a checkpoint; InputError if it is invalid."""
         try:
             self.record = CallRecord.model_validate(state)
         except ValidationError as error:
@@ -380,37 +346,30 @@ class Call:
 
     def report(self, remarks: list[str]) -> Report:
         """Return the report of the call."""
-        known, record, accuracy = self.labels.known, self.record, self._accuracy()
+        known, record = self.labels.known, self.record
+        accuracy: Accuracy = []
+        if self.measured_on is not None and record.correct is not None:
+            totals = self.test.y.cpu().bincount(minlength=len(known)).tolist()
+            was = [] if record.correct_before is None else record.correct_before.tolist()
+            for k, (label, total) in enumerate(zip(known, totals, strict=True)):
+                before = was[k] / total if k < len(was) and total else None
+                if total:
+                    accuracy.append((label, before, float(record.correct[k]) / total, total))
+        same = {"epochs", "steps", "loss", "stopped_early", "avoided_share"}
+        measured: dict[str, Any] = {**record.model_dump(include=same), **means(accuracy)}
         return Report(
             call=(self.before.history[-1].call if self.before else 0) + 1,
             new=[known[k] for k in self.classes if k >= self.known_before],
             more=[known[k] for k in self.classes if k < self.known_before],
             samples=len(self.training.benchmark.tasks[0].train.y),
-            epochs=record.epochs,
-            steps=record.steps,
-            loss=record.loss,
-            stopped_early=record.stopped_early,
             memory=len(self.method.memory),
             held_out=0 if self.holdout is None else len(self.holdout),
             measured_on=self.measured_on,
             accuracy=accuracy,
-            **means(accuracy),
+            **measured,
             avoided=[tuple(pair) for pair in record.avoided],  # type: ignore[misc]
-            avoided_share=record.avoided_share,
             warnings=remarks,
         )
-
-    def _accuracy(self) -> list[tuple[Label, float | None, float, int]]:
-        after, before = self.record.correct, self.record.correct_before
-        if self.measured_on is None or after is None:
-            return []
-        totals = self.test.y.cpu().bincount(minlength=len(self.labels.known)).tolist()
-        was = [] if before is None else before.tolist()
-        return [
-            (label, was[k] / total if k < len(was) else None, float(after[k]) / total, total)
-            for k, (label, total) in enumerate(zip(self.labels.known, totals, strict=True))
-            if total
-        ]
 
 
 def check_takes(method: Method, x: Tensor) -> None:

@@ -1,17 +1,24 @@
-"""The data of a call: what callers pass, read, checked and, with a backbone, embedded."""
+"""The data of a call: read, checked, embedded by a backbone, weighted, and partly held out.
+
+A frozen backbone turns each photo into an embedding, once per call. Training, memory, criterion and
+evaluation then work on embeddings. They are rounded to float16 and computed with in float32, so
+that a value read from a file equals the value in memory.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from PIL import Image
+from pydantic import ConfigDict, Field
+from torch import Tensor, nn
 
-from gradmix.classifier.defaults import choose_backbone, is_fine_tuned, photo_layout
 from gradmix.classifier.inputs import (
     Array,
     Inputs,
@@ -19,22 +26,36 @@ from gradmix.classifier.inputs import (
     are_photos,
     needing_memory,
     read_inputs,
+    read_labels,
     read_weights,
     reading,
 )
-from gradmix.classifier.labels import read_labels
-from gradmix.classifier.photos import Progress, embed_photos
-from gradmix.classifier.state import Learned, digest
+from gradmix.classifier.setup import choose_backbone, is_fine_tuned, photo_layout
+from gradmix.classifier.state import Learned, Pictures, bytes_of, digest
+from gradmix.data.image_folders.given import read_photos
 from gradmix.data.image_folders.read import HINT
 from gradmix.errors import CorruptFileError, InputError
-from gradmix.models.pretrained import Backbone
+from gradmix.files.schema import Schema, TensorOf
+from gradmix.memory import ReplayMemory
+from gradmix.memory.replay import Kept, first_of_each_class
+from gradmix.methods import Method
+from gradmix.models.pretrained import Backbone, fold_batch_norms
 from gradmix.ranks import ALONE, Ranks
 from gradmix.training.build import pick_device, torch_threads
-from gradmix.training.loop import Event, Training
+from gradmix.training.loop import EpochDone, Event, Training
+from gradmix.training.metrics import count_correct
+from gradmix.types import Samples
 
 FEWER = "learn fewer samples per call, or set a smaller batch_size, image_size or model"
 FEWER_AT_A_TIME = "give fewer samples at a time"
+EMBED_BATCH = 32  # photos that pass the backbone at a time: more do not fit a CPU's caches
+QUALITY = 95  # of JPEG; at 90, embeddings of the pictures differ twice as much
+MEASURED_SHARE = 4  # at most a quarter of the new samples of a class is held out for measuring
+
+Progress = Callable[[int, int], object]  # receives the photos done and the photos in total
 Skip = Callable[[str], object] | None  # as in `read_inputs`
+
+# --- reading ---------------------------------------------------------------------------------
 
 
 def _say_nothing(_: str) -> None:
@@ -79,21 +100,13 @@ class CallData:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads samples and labels in the form that a classifier learns.
+    """Reads samples and labels in the form that a classifier learns."""
 
-    Args:
-        estimator: The classifier; messages of scikit-learn name it.
-        params: Its parameters, checked.
-        before: Its knowledge; None if the next call is its first.
-        watch: The observers of the call.
-        ranks: The processes that embed photos together.
-    """
-
-    estimator: Any
-    params: Mapping[str, Any]
-    before: Learned | None
+    estimator: Any  # the classifier; messages of scikit-learn name it
+    params: Mapping[str, Any]  # its parameters, checked
+    before: Learned | None  # its knowledge; None if the next call is its first
     watch: Watch = Watch()
-    ranks: Ranks = ALONE
+    ranks: Ranks = ALONE  # the processes that embed photos together
 
     def read_call(
         self,
@@ -113,7 +126,7 @@ class Reader:
                 rows = np.flatnonzero(weights)
                 inputs = inputs._replace(x=inputs.x[torch.from_numpy(rows)])
                 labels, weights = labels[rows], weights[rows]
-            x = self.embed_to_learn(inputs.x, backbone)
+            x = self.embed(inputs.x, backbone, HINT)
         announced = None
         if classes is not None:
             announced = np.unique(read_labels(classes, None, "classes"))
@@ -122,23 +135,30 @@ class Reader:
         given, photos = inputs.layout, None
         if backbone is not None:
             given, photos = photo_layout(backbone), inputs.x
-        data = CallData(
-            x, labels, given, announced, None, inputs.skipped, backbone, photos, weights
+        evaluation = None
+        if eval_set is not None:
+            pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
+            X, y = eval_set if pair else (eval_set, None)
+            with needing_memory("read eval_set", "give fewer samples"):
+                test = self._read(X, given, backbone, "eval_set's X", part="test")
+                truth = self.labels(y, test.labels, len(test.x), "eval_set's y")
+                evaluation = self.embed(test.x, backbone), truth
+        return CallData(
+            x, labels, given, announced, evaluation, inputs.skipped, backbone, photos, weights
         )
-        return data if eval_set is None else replace(data, evaluation=self._test(eval_set, data))
 
     def _read_to_learn(self, X: Any, skip: Skip) -> tuple[Inputs, Backbone | None]:
         """Return the samples of a call, and the backbone that embeds them, if there is one."""
         if self.before is not None:
-            backbone = self.before.setup.backbone
-            return self.read_like(X, self.before.setup.given, backbone, skip=skip), backbone
+            setup = self.before.setup
+            return self._read(X, setup.given, setup.backbone, skip=skip), setup.backbone
         with reading("X"):
             before_reading = are_photos(X) or self.params["model"] != "auto"
         backbone = choose_backbone(self.params, None) if before_reading else None
         given = None if backbone is None else photo_layout(backbone)
         if is_fine_tuned(self.params):
-            return self.read_like(X, given, None, skip=skip), None
-        inputs = self.read_like(X, given, backbone, skip=skip)
+            return self._read(X, given, None, skip=skip), None
+        inputs = self._read(X, given, backbone, skip=skip)
         return inputs, backbone or choose_backbone(self.params, inputs.layout)
 
     def read(self, X: Any, name: str = "X") -> Inputs:
@@ -146,33 +166,20 @@ class Reader:
         assert self.before is not None
         setup = self.before.setup
         with needing_memory("read X", FEWER_AT_A_TIME):
-            inputs = self.read_like(X, setup.given, setup.backbone, name, part="test")
+            inputs = self._read(X, setup.given, setup.backbone, name, part="test")
             return inputs._replace(x=self.embed(inputs.x, setup.backbone))
 
-    def read_like(
+    def _read(
         self,
         X: Any,
         given: Layout | None,
         backbone: Backbone | None,
         name: str = "X",
-        *,
-        skip: Skip = None,
-        part: Literal["train", "test"] = "train",
+        **options: Any,
     ) -> Inputs:
         """Return samples of the given form; a backbone decodes photos batch by batch."""
         size, stream = self.params["image_size"], backbone is not None
-        return read_inputs(
-            X, self.estimator, given, size, name, stream=stream, skip=skip, part=part
-        )
-
-    def _test(self, eval_set: Any, data: CallData) -> tuple[Tensor, Array]:
-        """Return the samples and labels of `eval_set=`."""
-        pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
-        X, y = eval_set if pair else (eval_set, None)
-        with needing_memory("read eval_set", "give fewer samples"):
-            inputs = self.read_like(X, data.given, data.backbone, "eval_set's X", part="test")
-            labels = self.labels(y, inputs.labels, len(inputs.x), "eval_set's y")
-            return self.embed(inputs.x, data.backbone), labels
+        return read_inputs(X, self.estimator, given, size, name, stream=stream, **options)
 
     def labels(self, y: Any, own: Any, count: int, name: str = "y") -> Array:
         """Return the labels of `count` samples: those given, or those that X contains itself."""
@@ -188,25 +195,82 @@ class Reader:
             self.before.labels.check_kind(labels, name)
         return labels
 
-    def embed(self, x: Tensor, backbone: Backbone | None) -> Tensor:
+    def embed(self, x: Tensor, backbone: Backbone | None, hint: str = "") -> Tensor:
         """Return the samples that training takes: embeddings if there is a backbone.
 
-        Every rank computes its rows and receives all of them.
+        Every rank computes its rows and receives all of them. The error of an unreadable photo ends
+        with the hint.
         """
         if backbone is None:
             return x
         ranks = self.ranks
         device = pick_device(self.params["device"]) if ranks.alone else ranks.device
         own = x if ranks.alone else x[ranks.rows(len(x))]
-        with torch_threads(self.params["threads"]):
-            return ranks.gather(embed_photos(backbone, own, device, self.watch.on_photo), len(x))
-
-    def embed_to_learn(self, x: Tensor, backbone: Backbone | None) -> Tensor:
-        """Return the samples that training takes; an unreadable photo is refused with a remedy."""
         try:
-            return self.embed(x, backbone)
+            with torch_threads(self.params["threads"]):
+                embedded = embed_photos(backbone, own, device, self.watch.on_photo)
+                return ranks.gather(embedded, len(x))
         except CorruptFileError as error:
-            raise CorruptFileError(f"{error}{HINT}") from error
+            raise CorruptFileError(f"{error}{hint}") from error
+
+
+# --- photos and embeddings -------------------------------------------------------------------
+
+
+def embed_photos(
+    backbone: Backbone, images: Tensor, device: torch.device, progress: Progress | None = None
+) -> Tensor:
+    """Return the embeddings of uint8 images (N, C, H, W) of any size, float32 (N, d) on the CPU."""
+    module = _inference_module(backbone, device)
+    parts = [torch.empty(0, backbone.embedding_size)]
+    for part in images.split(EMBED_BATCH) if len(images) else ():
+        inputs = backbone.normalise(resized(backbone, part).to(device))
+        with torch.inference_mode():
+            parts.append(module(inputs).half().float().cpu())
+        if progress is not None:
+            progress(sum(map(len, parts)), len(images))
+    return torch.cat(parts).clone()  # an ordinary tensor, not one of inference mode
+
+
+@lru_cache(maxsize=4)
+def _inference_module(backbone: Backbone, device: torch.device) -> nn.Module:
+    """Return the backbone for inference on a device, its batch norms folded into convolutions."""
+    return fold_batch_norms(backbone.module).to(device)
+
+
+def resized(backbone: Backbone, images: Tensor) -> Tensor:
+    """Return images as RGB of the backbone's size."""
+    shape = photo_layout(backbone).shape
+    return images if images.shape[1:] == shape else read_photos(list(images), "X", shape=shape)
+
+
+def keep_pictures(
+    exemplars: Tensor, embeddings: Tensor, photos: Tensor, backbone: Backbone, known: Pictures
+) -> Pictures:
+    """Return the picture of each exemplar, in the size that the backbone takes.
+
+    The memory after a call contains `exemplars`, (E, d), which are among `embeddings`: those of the
+    photos of this call, then those of older exemplars, whose pictures are `known`.
+    """
+    place = {row: number for number, row in enumerate(_row_bytes(embeddings))}
+    pictures = []
+    for number in (place[row] for row in _row_bytes(exemplars)):
+        if number < len(photos):
+            photo = photos.index_select(0, torch.tensor([number]))  # photos may be files
+            pixels = resized(backbone, photo)[0].permute(1, 2, 0).numpy()  # (H, W, C)
+            image = Image.fromarray(np.ascontiguousarray(pixels))
+            pictures.append(bytes_of(image, "JPEG", quality=QUALITY))
+        else:
+            pictures.append(known[number - len(photos)])
+    return tuple(pictures)
+
+
+def _row_bytes(embeddings: Tensor) -> Iterator[bytes]:
+    """Return each row as bytes: the memory copies rows, so equal samples have equal bytes."""
+    return (row.tobytes() for row in embeddings.cpu().numpy())
+
+
+# --- samples to train on, and samples held out -----------------------------------------------
 
 
 def draw_by_weight(y: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
@@ -227,3 +291,123 @@ def draw_by_weight(y: Tensor, weights: Tensor, generator: torch.Generator) -> Te
     absent = set(y.unique().tolist()) - set(y[rows].unique().tolist())
     heaviest = [int((weights * (y == label)).argmax()) for label in sorted(absent)]
     return torch.cat([rows, torch.tensor(heaviest, dtype=torch.int64, device=device)])
+
+
+def offer(holdout: ReplayMemory, given: Samples, priority: Tensor) -> Tensor:
+    """Let samples compete for the holdout; return a mask of those that did not get in, (N,).
+
+    Every sample ever seen of a class has about the same chance to be held out.
+    """
+    x, y = given
+    left = torch.ones(len(y), dtype=torch.bool, device=y.device)
+    candidates = first_of_each_class(y, priority, y.bincount() // MEASURED_SHARE)
+    if not len(candidates):
+        return left
+    holdout.extras = {"row": torch.full_like(holdout.y, -1)} if len(holdout) else {}
+    rows = {"row": candidates}
+    holdout.add(Samples(x[candidates], y[candidates]), priority[candidates], rows)
+    taken = holdout.extras["row"]
+    holdout.extras = {}
+    left[taken[taken >= 0]] = False
+    return left
+
+
+class StoppingState(Schema):
+    """The state of early stopping; the checkpoint of a call contains it."""
+
+    model_config = ConfigDict(frozen=False)
+
+    best: Annotated[int, Field(ge=-1)]  # most correct predictions after an epoch
+    since: Annotated[int, Field(ge=0)]  # epochs since then
+    weights: dict[str, dict[str, Annotated[Tensor, TensorOf()]]]  # of that epoch, by network
+    returned: bool  # whether the exemplars are back in the memory
+
+
+class EarlyStopping:
+    """Ends the first stage when the accuracy on held-out samples stops rising.
+
+    The networks then return to the weights of the best epoch. The exemplars return to the memory
+    at the end of the call.
+    """
+
+    def __init__(self, samples: Sequence[Samples], exemplars: Kept | None, patience: int) -> None:
+        self._samples = samples  # the held-out samples, in one or more parts
+        self._exemplars = exemplars  # those of them that came from the memory
+        self._patience = patience  # epochs without a rise before the stage ends
+        self.state = StoppingState(best=-1, since=0, weights={}, returned=exemplars is None)
+
+    @classmethod
+    def split(
+        cls, method: Method, train: Samples, params: Mapping[str, Any]
+    ) -> tuple[Tensor, EarlyStopping]:
+        """Hold out a share of each class of the new samples and of the memory, for this call.
+
+        Return a mask of the new samples that remain for training, (N,), and the early stopping.
+        """
+        share, generator = params["validation_fraction"], method.streams.device("validation")
+        chosen = _share_of_each(train.y, share, generator)
+        samples = [Samples(train.x[chosen], train.y[chosen])]
+        kept = None
+        if len(method.memory):
+            spared = _share_of_each(method.memory.y, share, generator)
+            if bool(spared.any()):  # with one exemplar per class there is none to spare
+                kept = method.memory.split_off(spared)
+                samples.append(kept.samples)
+        if isinstance(train.x, Tensor):  # samples in files stay there
+            x, y = (torch.cat(parts) for parts in zip(*samples, strict=True))
+            samples = [Samples(x, y)]
+        return ~chosen, cls(samples, kept, params["patience"])
+
+    def note(self, training: Training, event: EpochDone) -> bool:
+        """Look at the accuracy after an epoch; return whether the stage ends early."""
+        looks = training.position.stage == 0 and any(len(part.y) for part in self._samples)
+        stopped = looks and self._look(training, event)
+        last = training.position.stage + 1 == len(training.method.stages())
+        over = last and training.position.epoch >= event.epochs
+        if over and self._exemplars is not None and not self.state.returned:
+            training.method.memory.add(*self._exemplars)
+            self.state.returned = True
+        return stopped
+
+    def _look(self, training: Training, event: EpochDone) -> bool:
+        method, state, number = training.method, self.state, training.benchmark.num_classes
+        right = sum(
+            int(count_correct(method.predict, part, method.normalise, number).sum())
+            for part in self._samples
+            if len(part.y)
+        )
+        state.since += 1
+        if right > state.best:
+            state.best, state.since = right, 0
+            state.weights = {
+                name: {key: value.clone() for key, value in network.state_dict().items()}
+                for name, network in method.networks().items()
+            }
+        over = event.epoch >= event.epochs
+        stopped = state.since >= self._patience and not over
+        if stopped or over:
+            for name, network in method.networks().items():
+                network.load_state_dict(state.weights[name])
+        if stopped:
+            training.end_stage()
+        return stopped
+
+    def load_state(self, state: StoppingState, method: Method) -> None:
+        """Continue from a checkpoint; InputError if its weights do not fit the networks."""
+        networks = method.networks()
+        for name, weights in state.weights.items():
+            own = networks[name].state_dict() if name in networks else {}
+            for key, value in weights.items():
+                if key not in own or (own[key].shape, own[key].dtype) != (value.shape, value.dtype):
+                    raise InputError("record.stopping.weights belong to another network")
+        self.state = state
+
+
+def _share_of_each(y: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Return a mask of about this share of every class, and of at most half of it."""
+    priority = torch.rand(len(y), generator=generator, device=y.device, dtype=torch.float64)
+    counts = y.bincount()
+    quota = torch.minimum((counts * share).ceil().long(), counts // 2)
+    chosen = torch.zeros(len(y), dtype=torch.bool, device=y.device)
+    chosen[first_of_each_class(y, priority, quota)] = True
+    return chosen

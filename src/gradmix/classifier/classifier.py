@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from inspect import cleandoc
+from numbers import Integral
 from operator import methodcaller
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,28 +21,25 @@ from sklearn.metrics import accuracy_score
 from torch import Tensor, nn
 
 from gradmix._setting_docs import classifier_help
-from gradmix.classifier import file, hub
+from gradmix.classifier import file
 from gradmix.classifier.call import learn
 from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader, Watch
-from gradmix.classifier.defaults import checked_params
-from gradmix.classifier.export import ClassifierNetwork, write_onnx
-from gradmix.classifier.inputs import Array, Inputs, needing_memory, read_path, read_weights
-from gradmix.classifier.labels import Label
-from gradmix.classifier.report import Callback, observer_for, table
+from gradmix.classifier.export import ExportMixin
+from gradmix.classifier.inputs import Array, Inputs, Label, needing_memory, read_path, read_weights
+from gradmix.classifier.report import Callback, Observer, table
+from gradmix.classifier.setup import checked_params
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
-from gradmix.errors import DataWarning, FileError, GradMixError
+from gradmix.errors import FileError, GradMixError
 from gradmix.files import locked
-from gradmix.ranks import ALONE, Ranks
 from gradmix.training.launch import Devices, Job, open_job
 
-NOT_IN_PARAMS = ("random_state", "devices")  # files store the first elsewhere, the second nowhere
 SAVE_SECONDS = 10.0  # how long `save` waits for another writer of the file
 Read = Callable[[Reader], CallData | None]  # reads the data of a call; None: nothing to learn
 
 
 @dataclass(eq=False, repr=False)
-class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns new classes, and more of known ones, without losing the others.
 
     The classifier stores a few exemplars of every class. While it learns, it replays them and mixes
@@ -73,14 +70,26 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         n_features_in_: Columns of rows; pixels times channels of images.
 
     Example:
-        >>> import numpy as np
+        >>> from tempfile import TemporaryDirectory
         >>> rng = np.random.default_rng(0)
         >>> cats, dogs, emus = (rng.normal(centre, size=(20, 4)) for centre in (0.0, 5.0, -5.0))
         >>> classifier = IncrementalClassifier(model="mlp-small", epochs=40, random_state=0)
         >>> classifier = classifier.fit(np.vstack([cats, dogs]), ["cat"] * 20 + ["dog"] * 20)
         >>> classifier = classifier.partial_fit(emus, ["emu"] * 20)
-        >>> classifier.predict([[0.0] * 4, [5.0] * 4, [-5.0] * 4]).tolist()
-        ['cat', 'dog', 'emu']
+        >>> classifier.report_.new, classifier.classes_.tolist()
+        (['emu'], ['cat', 'dog', 'emu'])
+        >>> X = [[0.0] * 4, [5.0] * 4, [-5.0] * 4]
+        >>> classifier.predict(X).tolist(), classifier.score(X, ["cat", "dog", "emu"])
+        (['cat', 'dog', 'emu'], 1.0)
+        >>> classifier.predict_proba(X).shape, classifier.embed(X).shape
+        ((3, 3), (3, 128))
+        >>> [part.shape for part in classifier.exemplars()]
+        [(60, 4), (60,)]
+        >>> with TemporaryDirectory() as folder:
+        ...     classifier.forget("dog").save(f"{folder}/my.gradmix")
+        ...     again = IncrementalClassifier.load(f"{folder}/my.gradmix")
+        >>> again.classes_.tolist()
+        ['cat', 'emu']
     """
 
     method: str = "auto"
@@ -146,11 +155,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Learn from nothing; earlier knowledge is replaced.
 
         `partial_fit` describes the arguments, the result and the errors.
-
-        Example:
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
-            >>> classifier.fit([[0.1], [1.2]] * 5, [False, True] * 5).classes_.tolist()
-            [False, True]
         """
         return self._call((X, y, None, eval_set, sample_weight), callback, fresh=True)
 
@@ -193,13 +197,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         After any error the classifier is as it was before the call. A call from another thread
         waits until this one is done.
-
-        Example:
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
-            >>> classifier = classifier.partial_fit([[0.1], [1.2]] * 5, ["a", "b"] * 5)
-            >>> classifier = classifier.partial_fit([[2.3]] * 5, ["c"] * 5)
-            >>> classifier.report_.new, classifier.classes_.tolist()
-            (['c'], ['a', 'b', 'c'])
         """
         return self._call((X, y, classes, eval_set, sample_weight), callback, checkpoint)
 
@@ -218,14 +215,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Returns:
             The labels, (N,).
-
-        Example:
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=20, random_state=0)
-            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
-            >>> classifier.predict([[0.0], [9.0]]).tolist()
-            ['low', 'high']
         """
-        learned, scores = self._scores(X)
+        learned, scores, _ = self._scores(X)
         labels: Array = np.array(learned.labels.known)[scores.argmax(dim=1).numpy()]
         if unknown is None:
             return labels
@@ -238,14 +229,8 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Args:
             X: The samples; see `predict`.
-
-        Example:
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
-            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
-            >>> classifier.predict_proba([[0.0], [9.0], [5.0]]).shape
-            (3, 2)
         """
-        learned, scores = self._scores(X)
+        learned, scores, _ = self._scores(X)
         return learned.labels.by_class(scores.double().softmax(dim=1).numpy(), 0.0)
 
     def decision_function(self, X: Any) -> Array:
@@ -256,7 +241,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Args:
             X: The samples; see `predict`.
         """
-        learned, scores = self._scores(X)
+        learned, scores, _ = self._scores(X)
         result = learned.labels.by_class(scores.double().numpy(), -np.inf)
         return result[:, 1] - result[:, 0] if result.shape[1] == 2 else result
 
@@ -265,12 +250,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Args:
             X: The samples; see `predict`.
-
-        Example:
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
-            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
-            >>> classifier.embed([[0.0], [9.0]]).shape
-            (2, 128)
         """
         learned = self._fitted()
         return learned.embeddings(self._reader_of(learned).read(X).x).numpy()
@@ -281,7 +260,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Args:
             X: The samples; see `predict`.
         """
-        _, scores = self._scores(X)
+        _, scores, _ = self._scores(X)
         return energy(scores.double()).numpy()
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -291,21 +270,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             X: The samples; see `predict`.
             y: One known label per sample; datasets and folders contain their own.
             sample_weight: One weight of 0 or more per sample; None: all count the same.
-
-        Example:
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=20, random_state=0)
-            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
-            >>> classifier.score([[0.0], [9.0]], ["low", "high"])
-            1.0
         """
-        learned = self._fitted()
-        reader = self._reader_of(learned)
-        inputs = reader.read(X)
-        labels = reader.labels(y, inputs.labels, len(inputs.x))
+        learned, scores, inputs = self._scores(X)
+        labels = self._reader_of(learned).labels(y, inputs.labels, len(inputs.x))
         weights = read_weights(sample_weight, len(inputs.x))
-        truth = learned.labels.encode(labels)
-        best = _scores(inputs, learned).argmax(dim=1)
-        return float(accuracy_score(truth.numpy(), best.numpy(), sample_weight=weights))
+        truth, best = learned.labels.encode(labels).numpy(), scores.argmax(dim=1).numpy()
+        return float(accuracy_score(truth, best, sample_weight=weights))
 
     def exemplars(self) -> tuple[Array, Array]:
         """Return the stored exemplars that are not held out, and their labels.
@@ -318,13 +288,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Raises:
             InputError: If only embeddings of photos are stored (`keep_images=False`).
-
-        Example:
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
-            >>> classifier = classifier.fit([[0.1], [9.2]] * 5, ["low", "high"] * 5)
-            >>> X, y = classifier.exemplars()
-            >>> X.shape, y.shape
-            ((10, 1), (10,))
         """
         learned = self._fitted()
         x, y = learned.exemplars()
@@ -349,40 +312,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Raises:
             InputError: If the class is unknown or the only one, or X are not its samples.
-
-        Example:
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
-            >>> classifier = classifier.fit([[0.1], [1.2], [2.3]] * 5, ["a", "b", "c"] * 5)
-            >>> classifier.forget("b").classes_.tolist()
-            ['a', 'c']
         """
         with _lock_of(self), needing_memory("forget a class", "free some memory"):
             learned = self._fitted()
             x = None if X is None else self._reader_of(learned).read(X).x
             self._take(learned.forget(label, x))
         return self
-
-    @property
-    def network_(self) -> ClassifierNetwork:
-        """The classifier as one PyTorch module: samples → probabilities of the known classes."""
-        return ClassifierNetwork(self._fitted())
-
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Write the classifier as an ONNX file; needs the extra `gradmix[export]`.
-
-        The input is a batch of any size of samples as `network_` takes them: uint8 images of the
-        size the classifier uses, or float32 rows. The output are the probabilities of the known
-        classes. The metadata contain their names.
-
-        Args:
-            path: The file; an existing file is replaced.
-
-        Raises:
-            MissingPackageError: If the extra is not installed.
-            InputError: If the method's predictions do not come from a network.
-            FileError: If the file cannot be written.
-        """
-        write_onnx(self._fitted(), read_path(path))
 
     # --- files ------------------------------------------------------------------------------
 
@@ -399,16 +334,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             InputError: If predictions need the exemplars (`icarl`, `scr`), and they are excluded.
             FileError: If the file cannot be written, for example because the disk is full.
             FileInUseError: If another process keeps writing the file.
-
-        Example:
-            >>> import tempfile
-            >>> classifier = IncrementalClassifier(model="mlp-small", epochs=1, random_state=0)
-            >>> classifier = classifier.fit([[0.1], [1.2]] * 5, ["a", "b"] * 5)
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     classifier.save(f"{folder}/my.gradmix")
-            ...     again = IncrementalClassifier.load(f"{folder}/my.gradmix")
-            >>> again.classes_.tolist()
-            ['a', 'b']
         """
         learned = self._fitted()
         path = read_path(path)
@@ -435,8 +360,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Raises:
             FileError: If the file is missing or damaged, or its predictions are not finite.
             InputError: If `model`, `device` or `weights` does not fit.
-
-        See `save` for an example.
         """
         path = read_path(path)
         defaults = {f.name: f.default for f in fields(cls) if f.name != "devices"}
@@ -445,77 +368,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         classifier = cls(**params)
         classifier._take(learned)
         return classifier
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        include_exemplars: bool = False,
-        private: bool | None = None,
-        token: str | None = None,
-        revision: str | None = None,
-        license: str | None = None,  # noqa: A002 – the Hub's name
-    ) -> str:
-        """Upload the classifier and a model card to the Hugging Face Hub in one commit.
-
-        It needs the extra `gradmix[hub]`. Each call replaces the classifier and the card. The card
-        is generated from the reports. See docs/guides/hub.md.
-
-        Args:
-            repo_id: The repository, "user/name"; it is created if it does not exist.
-            include_exemplars: Whether to upload exemplars and held-out samples, which may be real
-                photos; see `save`.
-            private: Whether a new repository is private; None: the Hub's default.
-            token: An access token; None: the token of `hf auth login`.
-            revision: The branch; None: the main branch.
-            license: The Hub's name of a licence for the card, for example "mit".
-
-        Returns:
-            The address of the commit.
-
-        Raises:
-            MissingPackageError: If the extra is not installed.
-            InputError: If `repo_id` is invalid, or predictions need the exemplars.
-            FileError: If the upload fails.
-        """
-        place = hub.Place(repo_id, revision, token)
-        return hub.push(self, place, include_exemplars, private, license)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        repo_id: str,
-        *,
-        revision: str | None = None,
-        token: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        local_files_only: bool = False,
-        model: nn.Module | None = None,
-        device: str | None = None,
-        weights: str | os.PathLike[str] | None = None,
-    ) -> IncrementalClassifier:
-        """Return a classifier from the Hugging Face Hub; nothing in its file is executed.
-
-        It needs the extra `gradmix[hub]`. See docs/guides/hub.md.
-
-        Args:
-            repo_id: The repository, "user/name".
-            revision: A branch, a tag or a commit; None: the main branch.
-            token: An access token for private repositories; None: the token of `hf auth login`.
-            cache_dir: The folder of downloaded files; None: the Hub's default.
-            local_files_only: Use the downloaded file and no network.
-            model: See `load`.
-            device: See `load`.
-            weights: See `load`.
-
-        Raises:
-            MissingPackageError: If the extra is not installed.
-            InputError: If `repo_id` is invalid, or `model`, `device` or `weights` does not fit.
-            FileError: If the download fails, or the file is damaged.
-        """
-        place = hub.Place(repo_id, revision, token)
-        path = hub.download(place, cache_dir, local_files_only)
-        return cls.load(path, model=model, device=device, weights=weights)
 
     # --- private ----------------------------------------------------------------------------
 
@@ -529,41 +381,37 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> IncrementalClassifier:
         """Learn the arguments of a call; `fresh` starts from nothing."""
         with _lock_of(self):
-            observer = observer_for(self.verbose, callback)
+            loud = isinstance(self.verbose, Integral) and self.verbose > 0  # others: refused later
+            say = partial(print, file=sys.stderr, flush=True) if loud else None
+            observer = Observer(say, callback)
             kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
             watch = Watch(kept, on_event=observer.on_event, on_photo=observer.on_photo)
             self._learn(methodcaller("read_call", *given), watch, fresh=fresh)
             return self
 
     def _learn(self, read: Read, watch: Watch, *, fresh: bool = False) -> bool:
-        """Learn the data that `read` returns, on one device or several.
-
-        Returns:
-            Whether there was something to learn.
-        """
-        params = self._params()
-        follow = partial(_follow, self, read, watch.checkpoint, fresh)
-        wanted = Devices(self.devices)
+        """Learn the data that `read` returns, on one device or several; False if it is None."""
+        params, wanted = self._params(), Devices(self.devices)
+        follow = partial(self._learn_in, read, Watch(watch.checkpoint), fresh)
         with open_job(params["device"], params["precision"], wanted, follow) as job:
-            return self._learn_in(job, read, watch, fresh)
+            return self._learn_in(read, watch, fresh, job)
 
-    def _learn_in(self, job: Job, read: Read, watch: Watch, fresh: bool) -> bool:
-        """Learn as one of the ranks of a job."""
-        reader = self._reader(watch, fresh=fresh, ranks=job.ranks)
+    def _learn_in(self, read: Read, watch: Watch, fresh: bool, job: Job) -> bool:
+        """Learn as one of the ranks of a job; rank 0 shows and writes everything."""
+        before = None if fresh else getattr(self, "_learned", None)
+        reader = Reader(self, self._params(), before, watch, job.ranks)
         data = read(reader)
         if data is None:
             return False
-        what = f"learn {len(data.y)} samples of shape {data.layout.shape}"
-        with needing_memory(what, FEWER), _naming_checkpoint(watch):
-            self._take(learn(reader, data, self.random_state, job))
+        try:
+            with needing_memory(f"learn {len(data.y)} samples of shape {data.layout.shape}", FEWER):
+                self._take(learn(reader, data, self.random_state, job))
+        except OSError as error:
+            if isinstance(error, GradMixError) or watch.checkpoint is None:
+                raise
+            name = os.fspath(watch.checkpoint)[:200]
+            raise FileError(f"{name} cannot be used: {error.strerror or error}") from error
         return True
-
-    def _reader(
-        self, watch: Watch | None = None, *, fresh: bool = False, ranks: Ranks = ALONE
-    ) -> Reader:
-        """Return what reads the data of the next call; a `fresh` one knows of no earlier calls."""
-        before = None if fresh else getattr(self, "_learned", None)
-        return Reader(self, self._params(), before, watch or Watch(), ranks)
 
     def _take(self, learned: Learned) -> None:
         """Publish new knowledge; other threads see either the old or the new."""
@@ -582,7 +430,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _params(self) -> dict[str, Any]:
         """Return the checked parameters in the form that files store."""
         params = self.get_params(deep=False)
-        for name in NOT_IN_PARAMS:
+        for name in ("random_state", "devices"):  # files store the first elsewhere, no devices
             params.pop(name)
         return checked_params(params)
 
@@ -599,10 +447,13 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
         return Reader(self, {**learned.setup.params, **here}, learned)
 
-    def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
-        """Return the present knowledge, and its scores of the known classes, (N, K)."""
+    def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor, Inputs]:
+        """Return the present knowledge, its scores of the known classes, (N, K), and the inputs."""
         learned = self._fitted()
-        return learned, _scores(self._reader_of(learned).read(X, name), learned)
+        inputs = self._reader_of(learned).read(X, name)
+        what = f"predict {len(inputs.x)} samples of shape {inputs.layout.shape}"
+        with needing_memory(what, FEWER_AT_A_TIME):
+            return learned, learned.scores(inputs.x), inputs
 
     def _html_repr(self) -> str:
         """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
@@ -618,18 +469,6 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return hasattr(self, "_learned")
 
 
-def _follow(
-    classifier: IncrementalClassifier,
-    read: Read,
-    checkpoint: str | os.PathLike[str] | None,
-    fresh: bool,
-    job: Job,
-) -> None:
-    """Learn a call with rank 0, which shows and writes everything."""
-    warnings.simplefilter("ignore", DataWarning)
-    classifier._learn_in(job, read, Watch(checkpoint), fresh)
-
-
 _LOCKS: WeakKeyDictionary[IncrementalClassifier, threading.RLock] = WeakKeyDictionary()
 _LOCKS_GUARD = threading.Lock()
 
@@ -643,29 +482,8 @@ def _lock_of(classifier: IncrementalClassifier) -> threading.RLock:
         return _LOCKS.setdefault(classifier, threading.RLock())
 
 
-def _scores(inputs: Inputs, learned: Learned) -> Tensor:
-    what = f"predict {len(inputs.x)} samples of shape {inputs.layout.shape}"
-    with needing_memory(what, FEWER_AT_A_TIME):
-        return learned.scores(inputs.x)
-
-
-@contextmanager
-def _naming_checkpoint(watch: Watch) -> Iterator[None]:
-    """Turn an error of the file system into a FileError that names the checkpoint."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, GradMixError) or watch.checkpoint is None:
-            raise
-        name = os.fspath(watch.checkpoint)[:200]
-        raise FileError(f"{name} cannot be used: {error.strerror or error}") from error
-
-
-def _full_docstring() -> str:
-    """Return the class's docstring with its parameters as `gradmix/settings.py` declares them."""
-    names = [field.name for field in fields(IncrementalClassifier)]
-    short = cleandoc(IncrementalClassifier.__doc__ or "")
-    return short.replace("    PARAMETERS\n", classifier_help(names, indent=4))
-
-
-IncrementalClassifier.__doc__ = _full_docstring()
+# The parameters are described where `gradmix/settings.py` declares them.
+IncrementalClassifier.__doc__ = cleandoc(IncrementalClassifier.__doc__ or "").replace(
+    "    PARAMETERS\n",
+    classifier_help([field.name for field in fields(IncrementalClassifier)], indent=4),
+)

@@ -1,4 +1,4 @@
-"""Classifier files: the schema, reading and writing.
+"""Classifier files: the schema, reading and writing, and commands that change a file.
 
 Everything in a file is checked against the schema before a network is created: types, ranges,
 lengths, and whether the parts fit each other. The weights are checked against the network when they
@@ -11,89 +11,70 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from gradmix.classifier.defaults import check_params
-from gradmix.classifier.inputs import is_out_of_memory
-from gradmix.classifier.labels import Label, as_array
-from gradmix.classifier.photos import (
+from gradmix.classifier.call_data import CallData, Reader, Skip, Watch
+from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
+from gradmix.classifier.report import Report
+from gradmix.classifier.setup import check_params
+from gradmix.classifier.state import (
+    CONTENTS,
     EncodedImages,
+    Learned,
     PicturesState,
     decode_images,
+    digest,
     encode_images,
+    from_state,
+    map_tensors,
+    sample_parts,
 )
-from gradmix.classifier.report import Report
-from gradmix.classifier.state import CONTENTS, Learned, from_state, sample_parts
-from gradmix.errors import FileError, InputError, MissingPackageError
-from gradmix.files import read_state_file, write_state_file
+from gradmix.data.image_folders.read import HINT, read_folder
+from gradmix.data.image_folders.source import is_archive
+from gradmix.errors import CorruptFileError, FileError, InputError, MissingPackageError
+from gradmix.files import locked, read_state_file, write_state_file
+from gradmix.files.atomic_write import remove_leftovers
 from gradmix.files.schema import Schema, refuse, validate
-from gradmix.training.build import pick_device
-from gradmix.training.state_schema import MemoryState, SamplesState, TrainingState
+from gradmix.training import checkpoint as checkpoints
+from gradmix.training.build import pick_device, processes_outside
+from gradmix.training.state_schema import MemoryState, TrainingState
+
+if TYPE_CHECKING:
+    from gradmix.classifier.classifier import IncrementalClassifier
 
 KIND = "classifier"
-ENCODED = 2
-"""Version of the contents of a file with encoded images; otherwise it is `CONTENTS`."""
-PROBES, PROBE_NUMBERS = 16, 2**16
-"""Samples, and input numbers in total, for the check that predictions are finite."""
-ADDED = (
+ENCODED = 2  # version of the contents of a file with encoded images; otherwise it is `CONTENTS`
+PROBES, PROBE_NUMBERS = 16, 2**16  # samples, and their numbers, that must have finite predictions
+ADDED = (  # parameters that earlier files lack; they had the defaults, except `schedule`
     *("weights", "finetune", "keep_images", "verbose", "exemplar_selection", "optimizer"),
     *("schedule", "warmup", "clip_norm", "label_smoothing", "backbone_lr_scale"),
     *("gradient", "mix_first_task", "logit_adjustment"),
 )
-"""Parameters that earlier files lack. They had the defaults, except `schedule`."""
 
 FilePath = str | os.PathLike[str]
 
 # --- the schema -----------------------------------------------------------------------------
 
-_Side = Annotated[int, Field(ge=1, lt=2**24)]
-_Seen = Annotated[int, Field(ge=1)]
-
-
-def _check_samples(
-    name: str, samples: SamplesState | None, shape: Sequence[int], known: int, *also: torch.dtype
-) -> None:
-    """Check samples against their form and the number of classes; `also` are other types."""
-    if samples is None or not len(samples.y):
-        return
-    x, y = samples.x, samples.y
-    wanted = torch.uint8 if len(shape) == 3 else torch.float32
-    if x.dtype not in (wanted, *also) or list(x.shape[1:]) != list(shape):
-        refuse(
-            f"{name}.x has {x.dtype} samples of shape {tuple(x.shape[1:])}, not {wanted} of shape "
-            f"{tuple(shape)}"
-        )
-    if int(y.min()) < 0 or int(y.max()) >= known:
-        refuse(f"{name}.y has labels outside 0 to {known - 1}")
-
 
 def _check_params(params: dict[str, Any]) -> dict[str, Any]:
     """Check the parameters of a file like those of a call; a caller's network is not stored."""
-    _check_plain(params)
+    map_tensors(params, lambda _: refuse("contains a tensor"))
+    unnamed = {"model": "auto", "weights": None, "finetune": None}
     try:
-        check_params({**params, **({} if params["model"] else _NAMED)})
+        check_params({**params, **({} if params["model"] else unnamed)})
     except KeyError as error:
         refuse(f"has no {error}")
     except InputError as error:
         refuse(str(error))
     return params
-
-
-_NAMED = {"model": "auto", "weights": None, "finetune": None}  # in place of a caller's network
-
-
-def _check_plain(value: Any) -> None:
-    """Refuse tensors among parameters."""
-    if isinstance(value, Tensor):
-        refuse("contains a tensor")
-    parts = value.values() if isinstance(value, dict) else value
-    for part in parts if isinstance(value, (dict, list, tuple)) else ():
-        _check_plain(part)
 
 
 class _Features(Schema):
@@ -109,7 +90,7 @@ class ClassifierState(Schema):
 
     contents: Literal[1]
     params: Annotated[dict[str, Any], AfterValidator(_check_params)]
-    shape: list[_Side]
+    shape: list[Annotated[int, Field(ge=1, lt=2**24)]]
     columns: list[str] | None
     model: str | None
     mean: list[float]
@@ -117,7 +98,7 @@ class ClassifierState(Schema):
     seed: Annotated[int, Field(ge=0)]
     known: Annotated[list[Label], Field(min_length=1)]
     declared: list[Label]
-    counts: list[_Seen]
+    counts: list[Annotated[int, Field(ge=1)]]
     history: Annotated[list[Report], Field(min_length=1)]
     finished: str
     training: TrainingState
@@ -143,8 +124,18 @@ class ClassifierState(Schema):
             refuse("holdout does not fit holdout_per_class")
         held = {"memory": method.memory, "kept": method.kept, "holdout": self.holdout}
         embedded = () if self.features is None else (torch.float16,)
+        wanted = torch.uint8 if len(self.shape) == 3 else torch.float32
         for name, samples in held.items():
-            _check_samples(name, samples, self.shape, known, *embedded)
+            if samples is None or not len(samples.y):
+                continue
+            x, y = samples.x, samples.y
+            if x.dtype not in (wanted, *embedded) or list(x.shape[1:]) != self.shape:
+                refuse(
+                    f"{name}.x has {x.dtype} samples of shape {tuple(x.shape[1:])}, not {wanted} "
+                    f"of shape {tuple(self.shape)}"
+                )
+            if int(y.min()) < 0 or int(y.max()) >= known:
+                refuse(f"{name}.y has labels outside 0 to {known - 1}")
         if self.pictures is not None and len(self.pictures.sizes) != len(method.memory.y):
             refuse("pictures does not have one for each exemplar")
         return self
@@ -206,26 +197,26 @@ def read(
     device: str | None = None,
     weights: FilePath | None = None,
 ) -> tuple[dict[str, Any], Learned]:
-    """Return the parameters and the knowledge of a classifier.
+    """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`.
 
-    Args:
-        path: The file.
-        defaults: The classifier's parameters with their defaults, which earlier files may lack.
-        model: The network, if the caller provided one when the classifier learned.
-        device: Another device than the saved one.
-        weights: Another place of the file with the backbone's weights than the saved one.
-
-    Raises:
-        FileError: If the file is damaged; the message names the file and the field.
-        InputError: If `model`, `device` or `weights` does not fit.
+    `defaults` are the classifier's parameters with their defaults; earlier files lack some of them.
     """
     if device is not None:
         _check_device(device, None)
     state = read_state_file(path, KIND)
-    _check_contents(path, state.get("contents"))
-    if state["contents"] == ENCODED:
+    contents = state.get("contents")
+    if type(contents) is not int or contents not in (CONTENTS, ENCODED):
+        raise FileError(
+            f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
+            f"{CONTENTS} and {ENCODED}: install the version that wrote it or a later one"
+        )
+    if contents == ENCODED:
         with _blaming(path):
-            state = {**_decoded(state, path), "contents": CONTENTS}
+            for part in sample_parts(state["training"], state["holdout"]):
+                if isinstance(part["x"], dict):
+                    validate(EncodedImages, part["x"], path)
+                    part["x"] = decode_images(part["x"])
+            state["contents"] = CONTENTS
     if isinstance(state.get("params"), dict):
         earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
         for name in ADDED:
@@ -244,20 +235,17 @@ def read(
         _check_device(device, path)
     with _blaming(path, model if own else None):
         learned = from_state(state, model, device)
-        finite = _predicts_finite(learned)
-    if not finite:
-        raise FileError(
-            f"{os.fspath(path)} is damaged: training.method: predictions are not finite"
-        )
+        if not _predicts_finite(learned):
+            reason = "training.method: predictions are not finite"
+            raise FileError(f"{os.fspath(path)} is damaged: {reason}")
     params = {**learned.setup.params, **checked.changed, "random_state": checked.random_state}
     return params, learned
 
 
 def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None) -> None:
     """Set the file with the backbone's weights, which the classifier file does not contain."""
-    saved = params["weights"]
     if given is not None:
-        if saved is None:
+        if params["weights"] is None:
             raise InputError(f"weights is given, but {os.fspath(path)} needs no weights; omit it")
         params["weights"] = os.fspath(given)
     if params["weights"] is not None and not os.path.isfile(params["weights"]):
@@ -265,26 +253,6 @@ def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None
             f"{os.fspath(path)} needs the backbone's weights, and there is no file "
             f"{params['weights']!r}; pass its place as weights="
         )
-
-
-def _check_contents(path: FilePath, contents: Any) -> None:
-    if type(contents) is not int or contents not in (CONTENTS, ENCODED):
-        raise FileError(
-            f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
-            f"{CONTENTS} and {ENCODED}: install the version that wrote it or a later one"
-        )
-
-
-def _decoded(value: Any, path: FilePath) -> Any:
-    """Return nested values with the images in place of every `EncodedImages`."""
-    if isinstance(value, list):
-        return [_decoded(item, path) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == EncodedImages.model_fields.keys():
-        validate(EncodedImages, value, path)
-        return decode_images(value)
-    return {key: _decoded(item, path) for key, item in value.items()}
 
 
 @torch.no_grad()
@@ -352,3 +320,120 @@ def _check_model(path: FilePath, network: str | None, model: Any) -> None:
         raise InputError(
             f"model is {given}; {os.fspath(path)} has its own network {network[:40]!r}: omit model="
         )
+
+
+# --- changing a file ------------------------------------------------------------------------
+
+
+def learn_into(
+    path: FilePath,
+    photos: FilePath,
+    test: FilePath | None = None,
+    *,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    watch: Watch,
+    skip_unreadable: bool = False,
+) -> IncrementalClassifier:
+    """Let the classifier in a file learn a folder of photos, or create the file.
+
+    A stopped call resumes from a checkpoint beside the file when it is repeated, and writes an
+    identical file. A new classifier gets the parameters `defaults`, and any gets those `given`.
+    Accuracy is measured on the folder `test`, whose unknown classes are skipped. FileInUseError if
+    another process uses the file.
+    """
+    from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
+
+    if processes_outside() > 1:
+        raise InputError("this command starts its processes itself; use --devices, not torchrun")
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; give a file for the model")
+    if Path(photos).is_file() and not is_archive(photos):
+        raise InputError(f"{photos} is a file; give a folder with a folder for each class")
+    kept = checkpoint_of(path)
+    with locked(path):
+        kind = IncrementalClassifier
+        classifier = kind.load(path) if path.exists() else kind(**defaults)
+        classifier.set_params(**given)
+        read = partial(_read, photos, test, kept, skip_unreadable)
+        if classifier._learn(read, replace(watch, checkpoint=kept)):
+            classifier._write(path)
+        else:
+            watch.say("these photos were learned before the last stop; nothing is left to do")
+        kept.unlink(missing_ok=True)
+        remove_leftovers(kept)
+    return classifier
+
+
+def checkpoint_of(path: FilePath) -> Path:
+    """Return the checkpoint of `learn_into`, beside the classifier file."""
+    return Path(f"{os.fspath(path)}.checkpoint")
+
+
+def forget_in(
+    path: FilePath, names: Sequence[str], photos: FilePath | None = None
+) -> IncrementalClassifier:
+    """Remove classes, named as text, from the classifier in a file.
+
+    `photos` is a folder with all photos of one class; see `IncrementalClassifier.forget`.
+    FileInUseError if another process uses the file.
+    """
+    from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
+
+    if photos is not None and len(names) != 1:
+        raise InputError(f"photos is given for {len(names)} classes; forget one class at a time")
+    with locked(path):
+        classifier = IncrementalClassifier.load(path)
+        known = {str(label): label for label in classifier._fitted().labels.known}
+        for name in names:
+            if name not in known:
+                raise InputError(f"{name!r} is not a class of {path}; known are {', '.join(known)}")
+            try:
+                classifier.forget(known[name], photos)
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{error}; move such files out of the folder") from error
+        classifier._write(path)
+    return classifier
+
+
+def _read(
+    photos: FilePath, test: FilePath | None, kept: Path, skip_unreadable: bool, reader: Reader
+) -> CallData | None:
+    """Return the photos to learn and to measure on; None if they were learned already."""
+    skip = reader.watch.say if skip_unreadable else None
+    data = reader.read_call(photos, skip=skip)
+    if test is not None:
+        data = _with_test(reader, data, test, skip)
+    done = reader.ranks.first and _was_finished(kept, reader.before, data)
+    return None if reader.ranks.from_first(int(done)) else data
+
+
+def _with_test(reader: Reader, data: CallData, test: FilePath, skip: Skip) -> CallData:
+    """Return the data with a test folder, or its part `test` or `val`, without unknown classes."""
+    say, stream = reader.watch.say, data.backbone is not None
+    photos = read_folder(test, shape=data.given.shape, skip=skip, part="test", stream=stream)
+    x, labels = photos.x, np.array([photos.classes[number] for number in photos.labels])
+    known = {*data.y.tolist(), *(reader.before.labels.known if reader.before else ())}
+    fits = np.isin(labels, sorted(known))
+    for text in photos.skipped:
+        say(text)
+    unknown = sorted({*labels[~fits].tolist()})
+    if unknown:
+        say(f"not measured: these classes are unknown: {', '.join(unknown)}")
+    if not fits.any():
+        return data
+    x = reader.embed(x[np.flatnonzero(fits)], data.backbone, HINT)
+    return replace(data, evaluation=(x, labels[fits]))
+
+
+def _was_finished(kept: Path, before: Learned | None, data: CallData) -> bool:
+    """Whether the call was complete and only its checkpoint was left to remove."""
+    if before is None or not kept.exists():
+        return False
+    try:
+        about = read_state_file(kept, checkpoints.KIND)["about"]
+        identity = {name: about[name] for name in ("parameters", "seed", "past", "data")}
+    except (FileError, KeyError, TypeError):
+        return False
+    return bool(identity["data"] == data.digest() and digest(identity) == before.finished)

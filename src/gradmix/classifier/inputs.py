@@ -1,4 +1,4 @@
-"""Read what callers pass: samples, photos, folders and weights.
+"""Read what callers pass: samples, photos, folders, labels and weights.
 
 Whatever a caller passes, the result is a checked tensor or array, or an `InputError`.
 """
@@ -6,14 +6,15 @@ Whatever a caller passes, the result is a checked tensor or array, or an `InputE
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.utils import check_random_state
+from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -22,13 +23,12 @@ from gradmix.data.arrays import image_stack, own_class_names, read_items
 from gradmix.data.image_folders.given import is_photo, is_photo_list, is_plain_folder, read_photos
 from gradmix.data.image_folders.read import read_folder
 from gradmix.data.image_folders.source import is_archive
-from gradmix.data.stream import StreamedImages
 from gradmix.errors import GradMixError, InputError, OutOfMemoryError
 
 Array = npt.NDArray[Any]
+Label = str | int | bool
 
-LARGEST_KEPT = 64
-"""Largest side in pixels of images in files that keep their size; larger ones are resized to it."""
+LARGEST_KEPT = 64  # pixels; images in files with a longer side are resized to this
 
 
 class InputTypeError(InputError, TypeError):
@@ -137,20 +137,19 @@ def read_inputs(
     with reading(name):
         x: Any
         labels: Any = None
-        skipped: tuple[str, ...] = ()
         if are_photos(X):
-            x, labels, skipped = _read_photos(X, expected, size, name, skip, part, stream)
-        elif isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
+            return _read_photos(X, expected, name, skip, part, size=size, stream=stream)
+        if isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
             raise InputError(
                 f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or photos"
             )
-        elif isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
+        if isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
             x, numbers = read_items(X, name)
             labels = _named(numbers, own_class_names(X), name)
             x = x.numpy() if x.ndim == 2 else x
         else:
             x = _read_array(X, expected, name)
-        if not isinstance(x, (Tensor, StreamedImages)):  # rows
+        if not isinstance(x, Tensor):  # rows
             return _rows(x, estimator, expected, name)._replace(labels=labels)
         if expected is not None and not expected.images:
             raise InputError(
@@ -158,9 +157,9 @@ def read_inputs(
                 f"rows of {expected.shape[0]} numbers"
             )
         wanted = None if expected is None or stream else expected.shape
-        if wanted is not None and isinstance(x, Tensor) and tuple(x.shape[1:]) != wanted:
+        if wanted is not None and tuple(x.shape[1:]) != wanted:
             x = read_photos(list(x), name, shape=wanted)
-        return Inputs(x, Layout(tuple(x.shape[1:])), labels, skipped)
+        return Inputs(x, Layout(tuple(x.shape[1:])), labels)
 
 
 def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
@@ -194,34 +193,24 @@ def _gives_pairs(X: Any) -> bool:
 def _read_photos(
     X: Any,
     expected: Layout | None,
-    size: int | None,
     name: str,
     skip: Callable[[str], object] | None,
     part: Literal["train", "test"],
-    stream: bool,
-) -> tuple[Tensor, Any, tuple[str, ...]]:
+    **options: Any,
+) -> Inputs:
     """Return photos, their labels if they are in class folders, and what was skipped."""
     if expected is not None and not expected.images:
         raise InputError(f"{name} are photos; this classifier has learned rows of numbers")
-    shape = None if expected is None else expected.shape
-    if not _has_class_folders(X, part):
-        items = [X] if is_photo(X) else X
-        x = read_photos(items, name, shape=shape, size=size, largest=LARGEST_KEPT, stream=stream)
-        return x, None, ()
-    photos = read_folder(
-        X, shape=shape, size=size, largest=LARGEST_KEPT, skip=skip, part=part, stream=stream
-    )
+    options |= {"shape": None if expected is None else expected.shape, "largest": LARGEST_KEPT}
+    labelled = isinstance(X, (str, os.PathLike))
+    if labelled:  # to predict, a plain folder will do
+        labelled = is_archive(X) if os.path.isfile(X) else part == "train" or not is_plain_folder(X)
+    if not labelled:
+        x = read_photos([X] if is_photo(X) else X, name, **options)
+        return Inputs(x, Layout(tuple(x.shape[1:])))
+    photos = read_folder(X, skip=skip, part=part, **options)
     labels = np.array([photos.classes[label] for label in photos.labels])
-    return photos.x, labels, photos.skipped
-
-
-def _has_class_folders(X: Any, part: str) -> bool:
-    """Whether X must be a labelled folder or zip file; to predict, a plain folder will do."""
-    if not isinstance(X, (str, os.PathLike)):
-        return False
-    if os.path.isfile(X):
-        return is_archive(X)
-    return part == "train" or not is_plain_folder(X)
+    return Inputs(photos.x, Layout(tuple(photos.x.shape[1:])), labels, photos.skipped)
 
 
 def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
@@ -236,13 +225,10 @@ def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
     if getattr(X, "ndim", 2) not in (3, 4):
         return X
     array = np.asarray(X)
-    return image_stack(array[None] if _is_one_photo(array, expected) else array, name)
-
-
-def _is_one_photo(array: Array, expected: Layout | None) -> bool:
-    """Whether a classifier of colour images got one photo (H, W, 3) or (H, W, 4)."""
     colour = expected is not None and expected.images and expected.shape[0] > 1
-    return colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4
+    if colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4:
+        array = array[None]  # one photo, (H, W, 3) or (H, W, 4)
+    return image_stack(array, name)
 
 
 def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
@@ -300,11 +286,7 @@ def read_path(path: Any, name: str = "path") -> str | os.PathLike[str]:
 
 
 def read_weights(sample_weight: Any, count: int) -> Array | None:
-    """Return the weights of `count` samples as float64.
-
-    Raises:
-        InputError: If there is not one finite weight of 0 or more per sample, or all are 0.
-    """
+    """Return the weights of `count` samples as float64: finite, 0 or more, and not all 0."""
     if sample_weight is None:
         return None
     with reading("sample_weight"):
@@ -319,3 +301,138 @@ def read_weights(sample_weight: Any, count: int) -> Array | None:
         if not (np.isfinite(weights).all() and (weights >= 0).all() and 0 < weights.sum() < np.inf):
             raise InputError("sample_weight must be finite and 0 or more, and not zero for all")
         return weights
+
+
+# --- labels ---------------------------------------------------------------------------------
+
+_KINDS = {"U": "text", "i": "integers", "u": "integers", "b": "booleans"}
+
+
+class Labels(NamedTuple):
+    """The known classes in order of arrival: class number k of training is `known[k]`."""
+
+    known: tuple[Label, ...] = ()
+    declared: tuple[Label, ...] = ()  # classes announced by `classes=`, seen or not
+
+    @property
+    def classes(self) -> Array:
+        """Known and announced classes, sorted, as in scikit-learn's `classes_`."""
+        return np.unique(as_array({*self.known, *self.declared}))
+
+    def by_class(self, values: Array, unseen: float) -> Array:
+        """Return columns of known classes (N, known) in the order of `classes`, (N, K)."""
+        classes = self.classes
+        result = np.full((len(values), len(classes)), unseen)
+        result[:, np.searchsorted(classes, as_array(self.known))] = values
+        return result
+
+    def add(self, labels: Array, announced: Array | None) -> Labels:
+        """Return the labels with the classes of new data; new classes are added in sorted order."""
+        new, declared = sorted({*labels.tolist()} - {*self.known}), self.declared
+        undeclared = [label for label in new if label not in declared]
+        if announced is None and declared and undeclared:
+            raise InputError(
+                f"y has the class {undeclared[0]!r}, which was not announced: an earlier call "
+                f"announced only {_some(declared)} by classes=; pass classes= with all classes"
+            )
+        if announced is not None:
+            unknown = sorted({*labels.tolist(), *self.known} - {*announced.tolist()})
+            if unknown:
+                raise InputError(
+                    f"classes lacks {unknown[0]!r}, which is in y or known already; it must name "
+                    "all classes that occur"
+                )
+            declared = tuple(sorted({*declared, *announced.tolist()}))
+        return Labels((*self.known, *new), declared)
+
+    def without(self, label: Label) -> Labels:
+        """Return the labels without a forgotten class."""
+        return Labels(*(tuple(other for other in part if other != label) for part in self))
+
+    def encode(self, labels: Array, name: str = "y") -> Tensor:
+        """Return the class number of each label, int64 (N,); InputError for an unknown class."""
+        classes, inverse = np.unique(labels, return_inverse=True)
+        number = {label: k for k, label in enumerate(self.known)}
+        for label in classes.tolist():
+            if label not in number:
+                raise InputError(
+                    f"{name} has the class {label!r}, which was never learned; known are "
+                    f"{_some(self.known)}"
+                )
+        table = np.array([number[label] for label in classes.tolist()], dtype=np.int64)
+        return torch.from_numpy(table[inverse.reshape(-1)])
+
+    def check_kind(self, labels: Array, name: str = "y") -> None:
+        """Refuse labels of another kind: text, integers and booleans cannot be combined."""
+        given, known = _kind(labels), _kind(self.classes)
+        if len(self.classes) and given != known:
+            raise InputError(
+                f"{name} has {given} as labels and the known classes are {known}; give labels of "
+                "the same kind"
+            )
+
+    def find(self, label: Any) -> int:
+        """Return the number of one known class; InputError for anything else."""
+        value = label.item() if isinstance(label, np.generic) else label
+        if not isinstance(value, (str, int)) or type(value) is not type(self.known[0]):
+            kind = _kind(as_array(self.known))
+            raise InputError(f"label is {str(label)[:80]!r}; give one class, the labels are {kind}")
+        if value not in self.known:
+            raise InputError(f"label is {value!r}; the known classes are {_some(self.known)}")
+        return self.known.index(value)
+
+
+def read_labels(y: Any, count: int | None, name: str = "y") -> Array:
+    """Return `count` labels as an array of text, integers or booleans; InputError otherwise."""
+    with reading(name):
+        labels = _label_array(as_numpy(y, name) if isinstance(y, Tensor) else y, name)
+    if count is not None and len(labels) != count:
+        raise InputError(
+            f"{name} has {len(labels)} labels for {count} samples; "
+            "inconsistent numbers of samples: there must be one label per sample"
+        )
+    return labels
+
+
+def _label_array(y: Any, name: str) -> Array:
+    if isinstance(y, (list, tuple)):
+        if len({isinstance(item, str) for item in y}) > 1:  # NumPy would turn all into text
+            raise InputError(f"{name} has text and other things as labels; give one kind")
+        if any(isinstance(item, str) and item.endswith("\0") for item in y):
+            raise InputError(f"{name} has a label that ends in a NUL character; NumPy drops it")
+    array: Array = column_or_1d(y, warn=True)
+    if array.dtype.kind == "O":
+        kinds = {type(item) for item in array.tolist()}
+        if len(kinds) != 1 or not kinds <= {str, int, bool, float}:
+            found = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise InputError(
+                f"{name} has labels of the types {found}; give text, integers or booleans"
+            )
+        array = np.array(array.tolist())
+    if array.dtype.kind == "f":
+        assert_all_finite(array, input_name=name)
+    check_classification_targets(array)
+    if array.dtype.kind not in f"f{''.join(_KINDS)}":
+        raise InputError(f"{name} has dtype {array.dtype}; give text, integers or booleans")
+    if array.dtype.kind in "fu" and array.size:
+        limit = 2**53 if array.dtype.kind == "f" else 2**63 - 1
+        if int(np.abs(array).max()) > limit:
+            raise InputError(
+                f"{name} has the label {np.abs(array).max()}; labels must be at most {limit}"
+            )
+    return array.astype(np.int64) if array.dtype.kind in "fiu" else array
+
+
+def as_array(labels: Iterable[Label]) -> Array:
+    """Return labels of one kind as an array."""
+    values = list(labels)
+    return np.array(values) if values else np.empty(0, dtype=np.int64)
+
+
+def _kind(labels: Array) -> str:
+    return _KINDS.get(labels.dtype.kind, str(labels.dtype))
+
+
+def _some(labels: tuple[Label, ...], most: int = 10) -> str:
+    more = f" and {len(labels) - most} more" if len(labels) > most else ""
+    return ", ".join(repr(label) for label in labels[:most]) + more

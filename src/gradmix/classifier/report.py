@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from html import escape
-from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from gradmix.classifier.labels import Label
+from gradmix.classifier.inputs import Label
 from gradmix.closed_form import energy
 from gradmix.errors import InputError
 from gradmix.files.schema import Schema
@@ -95,37 +93,27 @@ class Report(Schema):
         return self.model_copy(update={"accuracy": [], "avoided": []})
 
     def __str__(self) -> str:
-        lines = [self._classes(), self._training(), *self._measured()]
-        if self.avoided_share is not None:
-            lines.append(f"class pairs avoided in mixing: {self.avoided_share:.0%} of all")
-            lines += [f"  {a} with {b}: {share:.0%}" for a, b, share in self.avoided[:SHOWN_PAIRS]]
-        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
-
-    def _classes(self) -> str:
         new, more = (", ".join(map(str, names)) for names in (self.new, self.more))
         named = f" ({new})" if new else ""
         rest = f", more of {more}" if more else ""
-        return f"call {self.call}: {plural(len(self.new), 'new class', 'new classes')}{named}{rest}"
-
-    def _training(self) -> str:
         early = ", stopped early" if self.stopped_early else ""
         held = f", {self.held_out} held out" if self.held_out else ""
-        return (
+        lines = [
+            f"call {self.call}: {plural(len(self.new), 'new class', 'new classes')}{named}{rest}",
             f"{plural(self.samples, 'sample')}, {plural(self.epochs, 'epoch')}, "
             f"{plural(self.steps, 'step')}{early}, loss {self.loss:.3f}; "
-            f"{plural(self.memory, 'exemplar')} in memory{held}"
-        )
-
-    def _measured(self) -> list[str]:
-        if self.measured_on is None:
-            return [UNKNOWN]
-        lines = [f"accuracy on {self.measured_on}, before and after:"]
+            f"{plural(self.memory, 'exemplar')} in memory{held}",
+            f"accuracy on {self.measured_on}, before and after:" if self.measured_on else UNKNOWN,
+        ]
         for label, before, after, count in self.accuracy:
             was = "  new" if before is None else f"{before:.3f}"
             lines.append(f"  {label}: {was} → {after:.3f} ({plural(count, 'sample')})")
         if self.forgotten is not None:
             lines.append(f"forgotten on average: {self.forgotten:.3f}")
-        return lines
+        if self.avoided_share is not None:
+            lines.append(f"class pairs avoided in mixing: {self.avoided_share:.0%} of all")
+            lines += [f"  {a} with {b}: {share:.0%}" for a, b, share in self.avoided[:SHOWN_PAIRS]]
+        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -202,27 +190,15 @@ class Observer:
         elif isinstance(event, EpochDone):
             at = f"{event.stage} epoch {event.epoch}/{event.epochs}"
             self._line(f"{at}: loss {event.loss:.3f}", always=event.epoch == event.epochs)
-        elif training.method.trains:
-            self._line(f"learned; {event.memory_size} exemplars in memory", always=True)
         else:  # closed-form methods store their exemplars after the training loop
-            self._line("learned", always=True)
+            stored = f"; {event.memory_size} exemplars in memory" if training.method.trains else ""
+            self._line(f"learned{stored}", always=True)
 
     def _line(self, text: str, always: bool = False) -> None:
         now = time.monotonic()
         if self._say is not None and (always or now - self._last >= LINE_SECONDS):
             self._last = now
             self._say(text)
-
-
-def observer_for(verbose: Any, callback: Callback | None) -> Observer:
-    """Return the observer of a call; `verbose` above 0 prints lines to standard error."""
-    loud = isinstance(verbose, Integral) and int(verbose) > 0  # anything else is refused later
-    return Observer(_to_stderr if loud else None, callback)
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 # --- a classifier as a table, and rankings of classes ---------------------------------------
@@ -280,20 +256,12 @@ def rank(
     false_alarm_rate: float | None = None,
     name: str = "X",
 ) -> list[Ranking]:
-    """Return the most likely classes of each sample; each sample is computed once.
+    """Return the `top` most likely classes of each sample; each sample is computed once.
 
-    Args:
-        classifier: A fitted classifier.
-        X: The samples; see `IncrementalClassifier.predict`.
-        top: The number of classes to return.
-        false_alarm_rate: The share of samples of learned classes that may be called unknown;
-            None calls no sample unknown.
-        name: The name of X in messages.
-
-    Raises:
-        InputError: If the samples cannot be used, or too few are held out for the rate.
+    The samples and the rate are those of `IncrementalClassifier.predict`. Without a rate, no sample
+    is called unknown. Messages call the samples `name`.
     """
-    learned, scores = classifier._scores(X, name)
+    learned, scores, _ = classifier._scores(X, name)
     known, scores = learned.labels.known, scores.double()
     rate, novelty = false_alarm_rate, energy(scores)
     limit = None if rate is None else learned.novelty_threshold(rate)

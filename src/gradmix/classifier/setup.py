@@ -1,40 +1,36 @@
-"""What the first call of a classifier settles: the form of the samples, the network, the seed.
+"""The classifier's parameters: their checks, and what the first call settles from them.
 
-Each call asks its `Setup` for the design of its training and for a new network.
+The first call creates a `Setup`: the form of the samples, the network, the seed, and a choice for
+each parameter that the caller left open. Each call asks it for the design of its training and for
+a new network.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradmix.classifier.defaults import (
-    Params,
-    budget,
-    check_memory,
-    choose_holdout,
-    choose_method,
-    choose_mix,
-    choose_model,
-    find_backbone,
-    given_settings,
-    is_fine_tuned,
-    named_transforms,
-    photo_layout,
-)
+from gradmix._setting_types import Settings
 from gradmix.classifier.inputs import Layout, reading
+from gradmix.criterion import find_head
+from gradmix.data.augment import TRANSFORMS
 from gradmix.data.statistics import channel_statistics, check_statistics
-from gradmix.errors import InputError
+from gradmix.errors import InputError, MissingPackageError, UnknownNameError
 from gradmix.methods import Method, find_method
+from gradmix.methods.capabilities import read_options
 from gradmix.mixing import parse_recipe
-from gradmix.models import adapt, build_empty_model, build_model, load_backbone, new_linear
+from gradmix.models import MODELS, adapt, build_empty_model, build_model, load_backbone, new_linear
 from gradmix.models.finetune import fine_tune
-from gradmix.models.pretrained import Backbone
+from gradmix.models.pretrained import PRETRAINED, Backbone, is_pretrained, load_pretrained
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
 from gradmix.settings import (
@@ -43,24 +39,245 @@ from gradmix.settings import (
     CriterionSettings,
     MixSettings,
     TrainingSettings,
+    check,
+    check_classifier,
 )
 from gradmix.training.build import Design
 
-FIXED = (
+DEFAULT = "efficientnet-lite0"  # the backbone for photos, if its weights are installed
+SMALL_GREY, SMALL = 32, 16  # an MLP is chosen for images with sides up to this: grey, and any
+HELD_OUT = 10  # photos per class with a backbone: for two classes, enough for 5% false alarms
+FIXED = (  # parameters that cannot change between calls of partial_fit
     *("method", "model", "head_size", "exemplars_per_class", "memory_total"),
     *("holdout_per_class", "keep_images", "image_size", "mean", "std", "weights", "finetune"),
 )
-"""Parameters that cannot change between calls of partial_fit."""
-EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200
-"""Default number of epochs: EPOCHS, or more up to MOST_EPOCHS until there are STEPS steps."""
-FINE_TUNE_EPOCHS = 5
-"""Default number of epochs with layers of a pretrained backbone: an epoch takes long on a CPU."""
-MANY_STEPS = 2000
-"""Mixes in `HIGH_TAU` use `FEW_STEPS_PRESET` below this number of steps; see docs/classifier.md."""
-HIGH_TAU = ("balanced-remix", "gradmix+")
-"""Mixes whose own τ is too high for few steps."""
+EPOCHS, STEPS, MOST_EPOCHS = 20, 1000, 200  # more than EPOCHS until there are STEPS steps
+FINE_TUNE_EPOCHS = 5  # with layers of a pretrained backbone: an epoch takes long on a CPU
+HIGH_TAU = ("balanced-remix", "gradmix+")  # mixes whose own τ is too high for few steps
+MANY_STEPS = 2000  # below, they use `FEW_STEPS_PRESET`; see docs/classifier.md
 
+Params = Mapping[str, Any]
 Numbers = tuple[float, ...]
+
+# --- checks ---------------------------------------------------------------------------------
+
+
+def checked_params(params: Params) -> dict[str, Any]:
+    """Return parameters as files store them, checked: plain numbers, lists and dicts."""
+    with reading("a parameter"):
+        plain = {name: _plain(value) for name, value in params.items()}
+        check_params(plain)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter without NumPy and PyTorch types; networks stay."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        value = value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def check_params(params: Params) -> None:
+    """Check every parameter by itself and with the others; the InputError names the invalid one."""
+    transforms = () if params["transforms"] is None else params["transforms"]
+    check_classifier({**params, "transforms": transforms})
+    _check_model(params)
+    for name in named_transforms(params["transforms"], photos=False):
+        if name not in TRANSFORMS:
+            raise UnknownNameError("transform", name, TRANSFORMS)
+    frozen = names_backbone(params) and not is_fine_tuned(params)
+    kind = find_method(choose_method(params["method"], "linear" if frozen else params["model"]))
+    if is_fine_tuned(params) and not kind.trains:
+        raise InputError(
+            f"finetune is {params['finetune']!r}, and {params['method']} trains no layers; omit one"
+        )
+    mix = choose_mix(params["mix"], kind.replays, images=False)
+    kind.check_mix(parse_recipe(**{**given_settings(MixSettings, params), "mix": mix}))
+    if params["head_size"] is not None and kind.grows:
+        raise InputError(
+            f"head_size is {params['head_size']}; give None: the head of {params['method']} grows"
+        )
+    kind.check_selection(params["exemplar_selection"])
+    kind.check_adjustment(params["logit_adjustment"])
+    read_options(kind.options_type, dict(params["options"] or {}))
+    check_memory(params, kind if params["method"] != "auto" or frozen else None)
+
+
+def _check_model(params: Params) -> None:
+    model, shown = params["model"], repr(str(params["model"])[:40])
+    if params["finetune"] is not None and not names_backbone(params):
+        raise InputError(
+            f"finetune is {params['finetune']!r}, which is for pretrained backbones, and model is "
+            f"{shown}; give the backbone as model="
+        )
+    if params["weights"] is not None and not (names_backbone(params) or model in MODELS):
+        raise InputError(
+            f"weights is {params['weights']!r}, and model is {shown}; name the network that has "
+            "these weights, or give a module and finetune="
+        )
+    if isinstance(model, nn.Module):
+        if params["finetune"] is None:
+            find_head(model)
+    elif not isinstance(model, str):
+        raise InputError(f"model is {str(model)[:80]!r}; give a name, 'auto' or a torch.nn.Module")
+    elif model not in MODELS and model != "auto" and not is_pretrained(model):
+        raise UnknownNameError("network", model, [*MODELS, *PRETRAINED, "timm/NAME", "auto"])
+
+
+def _memory_params(params: Params) -> tuple[int | None, int | None, int | None]:
+    each, total = params["exemplars_per_class"], params["memory_total"]
+    return each, total, params["holdout_per_class"]
+
+
+def check_memory(params: Params, kind: type[Method] | None) -> None:
+    """Check the size of the memory; `kind` is the method, None if the data decide about it."""
+    each, total, held = _memory_params(params)
+    if total is not None:
+        return
+    if each is None:
+        raise InputError("exemplars_per_class and memory_total are None; give one of them")
+    if kind is not None:
+        kind.check_memory(each)
+    least = 1 if kind is not None and kind.replays else 0  # exemplars for replay
+    if each and held is not None and held > each - least:
+        raise InputError(
+            f"holdout_per_class is {held} of {each} exemplars_per_class; leave at least one for "
+            "replay"
+        )
+    if not each and held:
+        raise InputError(
+            f"holdout_per_class is {held} and exemplars_per_class is 0; held-out samples are "
+            "stored, too: set one of them to another number"
+        )
+
+
+def budget(params: Params, classes: int) -> tuple[int | None, int | None]:
+    """Return the exemplars for replay: a number per class, or a total for `classes` known ones."""
+    each, total, held = _memory_params(params)
+    held = held or 0  # None: not chosen yet
+    if total is None:
+        assert each is not None
+        return each - held, None
+    left = total - held * classes
+    if left < classes:
+        raise InputError(
+            f"memory_total is {total}; {classes} classes need at least {classes * (held + 1)}: "
+            f"{held} of each class for measuring and one for replay"
+        )
+    return None, left
+
+
+def given_settings(group: type[Settings], params: Params) -> dict[str, Any]:
+    """Return the settings of a group that the classifier has as parameters and that are set."""
+    return {name: params[name] for name in group.model_fields if params.get(name) is not None}
+
+
+# --- choices --------------------------------------------------------------------------------
+
+
+def is_fine_tuned(params: Params) -> bool:
+    """Whether layers of a pretrained backbone are trained."""
+    return params["finetune"] in ("last", "all")
+
+
+def names_backbone(params: Params) -> bool:
+    """Whether `model` is a backbone: the name of one, or a module that is to be fine-tuned."""
+    model = params["model"]
+    if isinstance(model, nn.Module):
+        return params["finetune"] is not None
+    return model != "auto" and is_pretrained(model)
+
+
+def choose_backbone(params: Params, layout: Layout | None) -> Backbone | None:
+    """Return the backbone of the first call: the named one, or the default for photos.
+
+    The layout of photos in files is None: they are read after this. MissingPackageError if the
+    weights of a named backbone are not installed.
+    """
+    if params["model"] != "auto":
+        return find_backbone(params)
+    name = None if layout is not None and _suits_mlp(layout) else default_backbone()
+    return None if name is None else find_backbone({**params, "model": name})
+
+
+@cache
+def published_backbone(name: str, size: int | None) -> Backbone:
+    """Return a backbone by name, loaded once per process; see `load_pretrained`."""
+    return load_pretrained(name, input_size=size)
+
+
+def default_backbone() -> str | None:
+    """Return the default backbone for photos; None if its weights are not installed."""
+    try:
+        published_backbone(DEFAULT, None)
+    except MissingPackageError:
+        return None
+    return DEFAULT
+
+
+def find_backbone(params: Params) -> Backbone | None:
+    """Return the backbone that `model` names, or a copy of the one it is; None for networks."""
+    model, weights, size = params["model"], params["weights"], params["image_size"]
+    own = {name: params[name] for name in ("mean", "std") if params[name] is not None}
+    if not names_backbone(params):
+        return None
+    if isinstance(model, str) and own:
+        raise InputError(
+            f"mean is {params['mean']} and std is {params['std']}; omit them: {model} has its own "
+            "normalisation"
+        )
+    if isinstance(model, str) and weights is None:
+        return published_backbone(model, size)
+    with reading("model or weights"):
+        loaded = load_pretrained(copy.deepcopy(model), weights=weights, input_size=size)
+    changed = {name: tuple(value / 255 for value in values) for name, values in own.items()}
+    return replace(loaded, **changed)  # type: ignore[arg-type]
+
+
+def _suits_mlp(layout: Layout) -> bool:
+    """Whether samples are rows, or images small enough for an MLP."""
+    if not layout.images:
+        return True
+    channels, *sides = layout.shape
+    return (max(sides) <= SMALL_GREY and channels == 1) or min(sides) < SMALL
+
+
+def choose_method(given: str, model: str | nn.Module) -> str:
+    """Return the method; on frozen features the default is ridge regression."""
+    if given != "auto":
+        return given
+    return "ridge" if model == "linear" else "er"
+
+
+def choose_mix(given: str, replays: bool, *, images: bool) -> str:
+    """Return the mix: none without a memory, and remix in image networks, where it is best."""
+    if given != "auto":
+        return given
+    return "none" if not replays else "remix" if images else "balanced-remix"
+
+
+def named_transforms(given: Any, photos: bool) -> tuple[str, ...]:
+    """Return the names of transforms; "auto" means crops and flips for photos."""
+    if given == "auto":
+        return ("crop", "flip") if photos else ()
+    names: tuple[str, ...] = () if given is None else check("transforms", given)
+    return names
+
+
+def photo_layout(backbone: Backbone) -> Layout:
+    """Return the form of the photos that a backbone takes."""
+    return Layout((3, backbone.input_size, backbone.input_size))
+
+
+# --- the setup ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -111,16 +328,22 @@ class Setup:
         return replace(self, params=dict(params))
 
     def design(self, samples: int, classes: int) -> Design:
-        """Return the design of a call.
-
-        Args:
-            samples: The number of new samples.
-            classes: The number of classes that are known after the call.
-        """
+        """Return the design of a call with new samples, after which `classes` are known."""
         params, kind = self.params, find_method(self.method)
-        self._check_method(kind)
+        check_memory(params, kind)
+        if self.layout.images and kind.replays and not params["keep_images"]:
+            raise InputError(
+                f"keep_images is False, and {self.method} replays images; use a pretrained "
+                "backbone, whose embeddings it can replay, or omit keep_images"
+            )
+        if params["early_stopping"] and not kind.trains:
+            raise InputError(f"early_stopping is True, but {self.method} has no epochs; omit it")
         steps = max(1, samples // params["batch_size"])
-        epochs = self._epochs(steps)
+        epochs = FINE_TUNE_EPOCHS
+        if params["epochs"] is not None:
+            epochs = int(params["epochs"])
+        elif not is_fine_tuned(params):
+            epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
         mix = choose_mix(params["mix"], kind.replays, images=self.image_network)
         few = mix in HIGH_TAU and epochs * steps < MANY_STEPS
         usual = FEW_STEPS_PRESET if few else {}
@@ -136,24 +359,6 @@ class Setup:
             criterion=CriterionSettings(**given_settings(CriterionSettings, params)),
             selection=params["exemplar_selection"],
         )
-
-    def _check_method(self, kind: type[Method]) -> None:
-        params = self.params
-        check_memory(params, kind)
-        if self.layout.images and kind.replays and not params["keep_images"]:
-            raise InputError(
-                f"keep_images is False, and {self.method} replays images; use a pretrained "
-                "backbone, whose embeddings it can replay, or omit keep_images"
-            )
-        if params["early_stopping"] and not kind.trains:
-            raise InputError(f"early_stopping is True, but {self.method} has no epochs; omit it")
-
-    def _epochs(self, steps: int) -> int:
-        if self.params["epochs"] is not None:
-            return int(self.params["epochs"])
-        if is_fine_tuned(self.params):
-            return FINE_TUNE_EPOCHS
-        return min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
 
     def _training(self, epochs: int) -> TrainingSettings:
         params, given = self.params, given_settings(TrainingSettings, self.params)
@@ -177,23 +382,21 @@ class Setup:
 
     def new_method(
         self,
-        design: Design,
+        samples: int,
+        known: int,
         outputs: int,
-        num_classes: int,
         streams: RandomStreams,
         *,
         loads: bool,
         ranks: Ranks = ALONE,
     ) -> Method:
         """Return a method with a new network; `loads`: saved weights will replace its weights."""
+        network = partial(self._network, outputs, loads)
+        size, shape = max(known, outputs), self.layout.shape
+        design = self.design(samples, known)
+        return design.build(network, size, shape, self.mean, self.std, streams, ranks)
 
-        def network(generator: torch.Generator) -> nn.Module:
-            return self._network(outputs, generator, loads)
-
-        shape, mean, std = self.layout.shape, self.mean, self.std
-        return design.build(network, num_classes, shape, mean, std, streams, ranks)
-
-    def _network(self, outputs: int, generator: torch.Generator, loads: bool) -> nn.Module:
+    def _network(self, outputs: int, loads: bool, generator: torch.Generator) -> nn.Module:
         params = self.params
         if is_fine_tuned(params):
             backbone = find_backbone({**params, "weights": None} if loads else params)
@@ -224,35 +427,31 @@ def first_setup(
     device: torch.device,
 ) -> Setup:
     """Return the setup of a first call with samples x, which `backbone` may have embedded."""
-    params = {**params, "holdout_per_class": choose_holdout(params, backbone)}
-    size = layout.shape[0]
+    each, total, held = _memory_params(params)
+    if held is None:
+        held = 0 if backbone is None or total is not None else min(HELD_OUT, (each or 0) // 3)
+        params = {**params, "holdout_per_class": held}
+    zeros, ones = (0.0,) * layout.shape[0], (1.0,) * layout.shape[0]
     if backbone is not None:
-        return Setup(params, layout, "linear", (0.0,) * size, (1.0,) * size, seed, backbone)
+        return Setup(dict(params), layout, "linear", zeros, ones, seed, backbone)
+    model = params["model"]
     if is_fine_tuned(params):  # the network has its own normalisation, of values from 0 to 1
-        return Setup(params, layout, params["model"], (0.0,) * size, (255.0,) * size, seed)
-    model = choose_model(params["model"], layout, device)
-    mean, std = _normalisation(params, model, x, layout)
-    return Setup(params, layout, model, mean, std, seed)
-
-
-def _normalisation(
-    params: Params, model: str | nn.Module, x: Tensor, layout: Layout
-) -> tuple[Numbers, Numbers]:
-    """Return mean and standard deviation: as given, or computed from the first data."""
-    size = layout.shape[0]
-    mean, std = (0.0,) * size, (1.0,) * size
+        return Setup(dict(params), layout, model, zeros, (255.0,) * len(ones), seed)
+    if model == "auto":
+        model = "cnn" if device.type == "cpu" else "resnet18"
+        model = "mlp" if _suits_mlp(layout) else model
     # Statistics of the first data would make closed forms depend on the order of the calls.
-    if find_method(choose_method(params["method"], model)).trains:
-        mean, std = channel_statistics(x)
+    trains = find_method(choose_method(params["method"], model)).trains
+    mean, std = channel_statistics(x) if trains else (zeros, ones)
     mean = mean if params["mean"] is None else _numbers("mean", params["mean"])
     std = std if params["std"] is None else _numbers("std", params["std"])
-    check_statistics(mean, std, size)
+    check_statistics(mean, std, layout.shape[0])
     if layout.images and params["std"] is not None and max(std) < 1:
         raise InputError(
             f"std is {std}; give mean and std of images for bytes, 0 to 255, even if X has floats "
             "from 0 to 1: multiply both by 255"
         )
-    return mean, std
+    return Setup(dict(params), layout, model, mean, std, seed)
 
 
 def _numbers(name: str, given: Any) -> Numbers:

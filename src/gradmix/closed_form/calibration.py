@@ -77,9 +77,8 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
     confidence, predicted = probabilities.max(1)
     place = (confidence * bins).long().clamp(max=bins - 1)
     gap = confidence.double() - (predicted == labels).double()
-    return float(torch.zeros(bins, dtype=torch.float64).index_add(0, place, gap).abs().sum()) / len(
-        labels
-    )
+    gaps = torch.zeros(bins, dtype=torch.float64).index_add(0, place, gap)
+    return float(gaps.abs().sum()) / len(labels)
 
 
 def energy(scores: Tensor, temperature: float = 1.0) -> Tensor:

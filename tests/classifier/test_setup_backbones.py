@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.photos import DEFAULT, default_backbone
+from gradmix.classifier.setup import DEFAULT, default_backbone
 from gradmix.errors import FileError, InputError
 from gradmix.models.pretrained import load_pretrained
 

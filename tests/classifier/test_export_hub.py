@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.hub import FILE, model_card
+from gradmix.classifier.export import FILE, model_card
 from gradmix.errors import FileError, InputError, MissingPackageError
 
 SHA = "5" * 40

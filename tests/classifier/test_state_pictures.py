@@ -8,15 +8,10 @@ import torch
 from PIL import Image
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.photos import (
-    contact_page,
-    contact_sheet,
-    default_backbone,
-    embed_photos,
-    pack_pictures,
-    resized,
-    unpack_pictures,
-)
+from gradmix.classifier.call_data import embed_photos, resized
+from gradmix.classifier.export import contact_page, contact_sheet
+from gradmix.classifier.setup import default_backbone
+from gradmix.classifier.state import pack_pictures, unpack_pictures
 from gradmix.errors import FileError, InputError
 from gradmix.files import read_state_file, write_state_file
 

@@ -1,4 +1,4 @@
-"""The closed-form heads: linear classifiers computed from sums over samples.
+"""What closed-form heads share: linear classifiers computed from sums over samples.
 
     embedding (d,) ─ normalise ─ features h (M,) ─ linear ─ scores (C,)
 
@@ -142,10 +142,7 @@ class ClosedFormHead(ABC):
             weights = weights.to("cpu", torch.float64)
             if weights.shape != labels.shape or not (weights > 0).logical_and(weights < inf).all():
                 raise InputError(f"weights must be {len(labels)} finite numbers above 0")
-        self._add(self.features(embeddings), labels.to("cpu", torch.int64), weights)
-        self._linear = None
-
-    def _add(self, features: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        features, labels = self.features(embeddings), labels.to("cpu", torch.int64)
         times = torch.ones_like(labels) if weights is None else weights
         weighted = features if weights is None else features * weights[:, None]
         known = torch.cat([self._labels, labels]).unique()  # in ascending order
@@ -157,6 +154,7 @@ class ClosedFormHead(ABC):
             self._gram = symmetric(self._gram + weighted.T @ features)
         self._sums = sums.index_add(0, old, self._sums).index_add(0, new, weighted)
         self._labels, self._counts = known, counts.index_add(0, new, times.to(dtype))
+        self._linear = None
 
     def forget(self, label: int, embeddings: Tensor | None = None) -> bool:
         """Remove a class, and return whether the head is as if it had never learned it.
@@ -179,20 +177,17 @@ class ClosedFormHead(ABC):
         others = self._labels != label
         if own is not None:
             self._check_same_samples(self.classes.index(label), own)
-        if self.second_moments:
-            self._gram = symmetric(self._gram_without(others, own))
+        if self.second_moments and not others.any():
+            self._gram = torch.zeros_like(self._gram)
+        elif self.second_moments and own is not None:
+            self._gram = symmetric(self._gram - own.T @ own)
+        elif self.second_moments:
+            share = self._counts[others].sum() / self._counts.sum()
+            means = self.means()[others]
+            self._gram = symmetric(self.scatter() * share + self._sums[others].T @ means)
         self._labels, self._counts = self._labels[others], self._counts[others]
         self._sums, self._linear = self._sums[others], None
         return not self.second_moments or own is not None or not others.any()
-
-    def _gram_without(self, others: Tensor, features: Tensor | None) -> Tensor:
-        """Return the second moments of the other classes, (M, M)."""
-        if not others.any():
-            return torch.zeros_like(self._gram)
-        if features is not None:
-            return self._gram - features.T @ features
-        share = self._counts[others].sum() / self._counts.sum()
-        return self.scatter() * share + self._sums[others].T @ self.means()[others]
 
     def _check_same_samples(self, place: int, features: Tensor) -> None:
         """Refuse features other than the added ones, by their number and their sum."""

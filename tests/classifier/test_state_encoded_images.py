@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import features
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.photos import EXPANSION, EncodedImages, decode_images, encode_images
+from gradmix.classifier.state import EXPANSION, EncodedImages, decode_images, encode_images
 from gradmix.errors import FileError
 from gradmix.files import read_state_file, write_state_file
 from gradmix.files.schema import validate
@@ -89,7 +89,7 @@ def test_other_tensors_stay(other):
 
 
 def test_without_webp_pixels_are_stored(classifier, saved, tmp_path, monkeypatch, digest):
-    monkeypatch.setattr("gradmix.classifier.photos.features.check", lambda name: False)
+    monkeypatch.setattr("gradmix.classifier.state.features.check", lambda name: False)
     classifier.save(tmp_path / "f")
     assert (tmp_path / "f").stat().st_size > saved.stat().st_size
     assert read_state_file(tmp_path / "f", "classifier")["contents"] == 1
