@@ -216,7 +216,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         Returns:
             The labels, (N,).
         """
-        learned, scores, _ = self._scores(X)
+        learned, scores = self._scores_of(X)
         labels: Array = np.array(learned.labels.known)[scores.argmax(dim=1).numpy()]
         if unknown is None:
             return labels
@@ -230,7 +230,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         Args:
             X: The samples; see `predict`.
         """
-        learned, scores, _ = self._scores(X)
+        learned, scores = self._scores_of(X)
         return learned.labels.by_class(scores.double().softmax(dim=1).numpy(), 0.0)
 
     def decision_function(self, X: Any) -> Array:
@@ -241,7 +241,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         Args:
             X: The samples; see `predict`.
         """
-        learned, scores, _ = self._scores(X)
+        learned, scores = self._scores_of(X)
         result = learned.labels.by_class(scores.double().numpy(), -np.inf)
         return result[:, 1] - result[:, 0] if result.shape[1] == 2 else result
 
@@ -260,7 +260,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         Args:
             X: The samples; see `predict`.
         """
-        _, scores, _ = self._scores(X)
+        _, scores = self._scores_of(X)
         return energy(scores.double()).numpy()
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -271,10 +271,13 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
             y: One known label per sample; datasets and folders contain their own.
             sample_weight: One weight of 0 or more per sample; None: all count the same.
         """
-        learned, scores, inputs = self._scores(X)
-        labels = self._reader_of(learned).labels(y, inputs.labels, len(inputs.x))
+        learned = self._fitted()
+        reader = self._reader_of(learned)
+        inputs = reader.read(X)
+        labels = reader.labels(y, inputs.labels, len(inputs.x))
         weights = read_weights(sample_weight, len(inputs.x))
-        truth, best = learned.labels.encode(labels).numpy(), scores.argmax(dim=1).numpy()
+        truth = learned.labels.encode(labels).numpy()
+        best = _scores(learned, inputs).argmax(dim=1).numpy()
         return float(accuracy_score(truth, best, sample_weight=weights))
 
     def exemplars(self) -> tuple[Array, Array]:
@@ -447,13 +450,10 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
         return Reader(self, {**learned.setup.params, **here}, learned)
 
-    def _scores(self, X: Any, name: str = "X") -> tuple[Learned, Tensor, Inputs]:
-        """Return the present knowledge, its scores of the known classes, (N, K), and the inputs."""
+    def _scores_of(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
+        """Return the present knowledge and its scores of the known classes, (N, K)."""
         learned = self._fitted()
-        inputs = self._reader_of(learned).read(X, name)
-        what = f"predict {len(inputs.x)} samples of shape {inputs.layout.shape}"
-        with needing_memory(what, FEWER_AT_A_TIME):
-            return learned, learned.scores(inputs.x), inputs
+        return learned, _scores(learned, self._reader_of(learned).read(X, name))
 
     def _html_repr(self) -> str:
         """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
@@ -467,6 +467,12 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learned")
+
+
+def _scores(learned: Learned, inputs: Inputs) -> Tensor:
+    what = f"predict {len(inputs.x)} samples of shape {inputs.layout.shape}"
+    with needing_memory(what, FEWER_AT_A_TIME):
+        return learned.scores(inputs.x)
 
 
 _LOCKS: WeakKeyDictionary[IncrementalClassifier, threading.RLock] = WeakKeyDictionary()

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from gradmix.classifier.inputs import read_path
 from gradmix.classifier.report import facts, plural
 from gradmix.classifier.state import Learned, bytes_of
-from gradmix.errors import FileError, InputError, MissingPackageError
+from gradmix.errors import FileError, GradMixError, InputError, MissingPackageError
 from gradmix.files.atomic_write import replacing
 from gradmix.models.pretrained import fold_batch_norms
 
@@ -126,20 +126,19 @@ class ExportMixin:
         """
         learned = self._fitted()
         card = model_card(learned, repo_id, include_exemplars, license)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, _hub(repo_id, revision, token) as api:
+            from huggingface_hub import CommitOperationAdd
+
             path = os.path.join(folder, FILE)
             self.save(path, include_exemplars=include_exemplars)
             files = {FILE: path, CARD: card.encode(errors="backslashreplace")}
-            with _hub(repo_id, revision, token, "written to") as api:
-                from huggingface_hub import CommitOperationAdd
-
-                api.create_repo(repo_id, private=private, exist_ok=True)
-                done = api.create_commit(
-                    repo_id,
-                    [CommitOperationAdd(name, content) for name, content in files.items()],
-                    commit_message=f"Upload a classifier of {_classes(learned)}",
-                    revision=revision,
-                )
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            done = api.create_commit(
+                repo_id,
+                [CommitOperationAdd(name, content) for name, content in files.items()],
+                commit_message=f"Upload a classifier of {_classes(learned)}",
+                revision=revision,
+            )
         return str(done.commit_url)
 
     @classmethod
@@ -252,7 +251,9 @@ def _export(network: nn.Module, example: Tensor, path: Path) -> None:
 
 
 @contextmanager
-def _hub(repo_id: str, revision: str | None, token: str | None, action: str) -> Iterator[Any]:
+def _hub(
+    repo_id: str, revision: str | None, token: str | None, action: str = "written to"
+) -> Iterator[Any]:
     """Yield the Hub's API; its errors, and those of the network, name the repository."""
     try:
         from huggingface_hub import HfApi
@@ -263,6 +264,8 @@ def _hub(repo_id: str, revision: str | None, token: str | None, action: str) -> 
         ) from error
     try:
         yield HfApi(token=token, library_name="gradmix")
+    except GradMixError:
+        raise
     except HFValidationError as error:
         raise InputError(f"repo_id is {repo_id!r}; give 'user/name': {error}") from error
     except Exception as error:

@@ -261,7 +261,7 @@ def rank(
     The samples and the rate are those of `IncrementalClassifier.predict`. Without a rate, no sample
     is called unknown. Messages call the samples `name`.
     """
-    learned, scores, _ = classifier._scores(X, name)
+    learned, scores = classifier._scores_of(X, name)
     known, scores = learned.labels.known, scores.double()
     rate, novelty = false_alarm_rate, energy(scores)
     limit = None if rate is None else learned.novelty_threshold(rate)
