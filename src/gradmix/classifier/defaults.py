@@ -19,7 +19,7 @@ from gradmix.criterion import find_head
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import Method, find_method
-from gradmix.methods.capabilities import read_options
+from gradmix.methods.parts import read_options
 from gradmix.mixing import parse_recipe
 from gradmix.models import MODELS
 from gradmix.models.pretrained import PRETRAINED, Backbone, is_pretrained, load_pretrained

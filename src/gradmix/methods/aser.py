@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradmix._setting_types import Number, setting
 from gradmix.criterion.embedding import embed_rows
-from gradmix.methods.capabilities import Options
+from gradmix.methods.parts import Options
 from gradmix.methods.retrieval import Retrieval
 from gradmix.types import Samples
 

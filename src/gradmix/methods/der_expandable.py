@@ -16,9 +16,8 @@ from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
 from gradmix.memory.replay import first_of_each_class
-from gradmix.methods.capabilities import Options
 from gradmix.methods.expanding import Expanding, ExpandingOptions, SpecialisedNetwork
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.mixing.plan import check_rows
 from gradmix.models.network import Mix, Network, check_splittable, new_linear

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, distillation
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.plan import Plan
 from gradmix.models.heads import grow_head
 from gradmix.models.network import check_splittable, new_linear

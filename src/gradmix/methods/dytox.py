@@ -16,10 +16,9 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.losses import as_soft, fold_old_classes, smooth_labels
 from gradmix.methods.old_network import WithOldNetwork
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.models.network import check_splittable
 from gradmix.models.task_tokens import TaskTokenNetwork

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import distillation
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.models.network import Mix, Network, check_splittable, new_linear

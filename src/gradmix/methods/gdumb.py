@@ -13,9 +13,8 @@ from gradmix._setting_types import Number, setting
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
-from gradmix.methods.capabilities import Options
 from gradmix.methods.from_scratch import FromScratch
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import Options, Stage
 
 
 class GDumbOptions(Options):

@@ -11,9 +11,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.capabilities import Options
 from gradmix.methods.losses import as_soft, distillation
 from gradmix.methods.old_network import WithOldNetwork
+from gradmix.methods.parts import Options
 
 
 class LwFOptions(Options):

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from torch import nn
 
 from gradmix._setting_types import Switch, setting
-from gradmix.methods.capabilities import Options
 from gradmix.methods.expanding import Expanding, ExpandingOptions, SpecialisedNetwork
+from gradmix.methods.parts import Options
 from gradmix.models.network import check_splittable
 
 

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.capabilities import Options
+from gradmix.methods.parts import Options
 from gradmix.methods.retrieval import Retrieval
 from gradmix.types import Samples
 

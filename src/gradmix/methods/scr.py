@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.data.views import second_view
-from gradmix.methods.capabilities import Options
 from gradmix.methods.losses import as_soft, smooth_labels
 from gradmix.methods.nearest_mean import NearestMean
+from gradmix.methods.parts import Options
 from gradmix.models.adapt import Adapted
 from gradmix.models.finetune import FineTuned
 from gradmix.models.network import Network, new_linear

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.capabilities import Options
 from gradmix.methods.expanding import Expanding, ExpandingOptions
 from gradmix.methods.losses import as_soft, contrast
+from gradmix.methods.parts import Options
 from gradmix.models.heads import drop_output, grow_head
 from gradmix.models.network import check_splittable
 from gradmix.models.tagfex import Seen, TagFexNetwork
