@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
-from gradmix.methods.finetune import FineTuning
+from gradmix.methods.bounds import FineTuning
 from gradmix.methods.parts import Options
 from gradmix.types import Samples
 
