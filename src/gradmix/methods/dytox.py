@@ -20,8 +20,8 @@ from gradmix.methods.losses import as_soft, fold_old_classes, smooth_labels
 from gradmix.methods.old_network import WithOldNetwork
 from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.mixer import Plan
+from gradmix.models.dytox import TaskTokenNetwork
 from gradmix.models.network import check_splittable
-from gradmix.models.task_tokens import TaskTokenNetwork
 
 
 class DyToxOptions(Options):
