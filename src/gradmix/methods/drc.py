@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
@@ -20,8 +21,7 @@ from gradmix.methods.losses import as_soft, distillation
 from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.plan import Plan
 from gradmix.models.heads import grow_head
-from gradmix.models.network import check_splittable, new_linear
-from gradmix.models.two_norms import TwoNorms
+from gradmix.models.network import Mix, Network, check_splittable, new_linear, remove_head
 from gradmix.types import MixedBatch, Samples
 
 
@@ -34,6 +34,72 @@ class DRCOptions(Options):
     distill_new: Number = setting(1.0, "Weight of the distillation from the adapted one.", ge=0)
     temperature: Number = setting(2.0, "Temperature of both distillations.", gt=0)
     prior: Number = setting(1.2, "Logit adjustment τ in fusion, if the setting is 0.", ge=0)
+
+
+class TokenNorm(nn.BatchNorm1d):
+    """BatchNorm over all positions of a feature map, (B, T, d) → (B, T, d).
+
+    A single position of a single sample has no variance. It is normalised with the running
+    statistics, which stay unchanged.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name BatchNorm gives it
+        """Normalise each of the d channels."""
+        rows = input.flatten(0, 1)
+        if self.training and len(rows) == 1:
+            running = self.running_mean, self.running_var
+            rows = F.batch_norm(rows, *running, self.weight, self.bias, eps=self.eps)
+        else:
+            rows = super().forward(rows)
+        return rows.view_as(input)
+
+
+class TwoNorms(nn.Module):
+    """A network whose features are normalised twice, and one head on the sum of both embeddings.
+
+    The head is linear and has no bias, so its output for the sum is the sum of its outputs.
+
+    Args:
+        network: The network; it loses its head.
+        head: Embedding → logits, without bias.
+    """
+
+    def __init__(self, network: Network, head: nn.Linear) -> None:
+        super().__init__()
+        self.draws_randomly = network.draws_randomly
+        size, device = network.embedding_size, head.weight.device
+        self.network = remove_head(network)
+        self.norm_old = TokenNorm(size, device=device).requires_grad_(False)
+        self.norm_new = TokenNorm(size, device=device)
+        self.head = head
+        self.two = False  # whether there are old classes, and both normalisations count
+
+    def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> tuple[Tensor, Tensor]:
+        """Return the embeddings for old classes and for new ones, (B, d) each."""
+        tokens = self.network.tokens(x, mix, at)
+        new = self.network.pool(self.norm_new(tokens))
+        if not self.two:
+            return torch.zeros_like(new), new
+        return self.network.pool(self.norm_old(tokens)), new
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return logits of all classes, (B, C)."""
+        old, new = self.embeddings(x, mix, at)
+        logits: Tensor = self.head(old + new)
+        return logits
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Update the normalisation for old classes: copy the other one at first, later average.
+
+        Scales and shifts are averaged. Running statistics continue.
+        """
+        if not self.two:
+            self.norm_old.load_state_dict(self.norm_new.state_dict())
+            self.two = True
+            return
+        self.norm_old.weight.lerp_(self.norm_new.weight, 0.5)
+        self.norm_old.bias.lerp_(self.norm_new.bias, 0.5)
 
 
 class DRC(ExtendsNetwork, ER):
@@ -62,6 +128,7 @@ class DRC(ExtendsNetwork, ER):
     row_wise: ClassVar[bool] = False  # BatchNorm and means with weights cover the whole batch
     options_type: ClassVar[type[Options]] = DRCOptions
     options: DRCOptions
+    other_networks: ClassVar[tuple[str, ...]] = ("old", "adapted")
     model: TwoNorms
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -178,11 +245,6 @@ class DRC(ExtendsNetwork, ER):
         super().end_task(new)
 
     # --- state ------------------------------------------------------------------------------
-
-    def networks(self) -> dict[str, nn.Module]:
-        """Add the old and the adapted network, while there are any."""
-        others = {"old": self.old, "adapted": self.adapted}
-        return super().networks() | {name: net for name, net in others.items() if net is not None}
 
     def structure(self) -> dict[str, Any]:
         """Add which networks there are, and how many classes the old one knows."""

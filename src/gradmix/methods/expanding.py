@@ -48,7 +48,6 @@ class SpecialisedNetwork(nn.Module):
         self.specials = nn.ModuleList([special])
         self.head = head
         self.auxiliary: nn.Linear | None = None  # one output for all old classes, then the new
-        self.shared_frozen = False
 
     def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> list[Tensor]:
         """Return the embedding of every special part, (B, d) each."""
@@ -66,19 +65,12 @@ class SpecialisedNetwork(nn.Module):
         for special in self.specials[:-1]:
             special.requires_grad_(False)
 
-    def freeze_shared(self) -> None:
-        """Freeze the shared part."""
-        if self.shared is not None:
-            self.shared.requires_grad_(False)
-        self.shared_frozen = True
-
     def train(self, mode: bool = True) -> SpecialisedNetwork:
         """Set the mode; frozen parts stay in evaluation mode."""
         super().train(mode)
-        for special in self.specials[:-1]:
-            special.eval()
-        if self.shared_frozen and self.shared is not None:
-            self.shared.eval()
+        for part in (self.shared, *self.specials[:-1]):
+            if part is not None and not any(p.requires_grad for p in part.parameters()):
+                part.eval()
         return self
 
 

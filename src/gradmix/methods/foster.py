@@ -92,6 +92,7 @@ class FOSTER(ExtendsNetwork, ER):
 
     options_type: ClassVar[type[Options]] = FOSTEROptions
     options: FOSTEROptions
+    other_networks: ClassVar[tuple[str, ...]] = ("student",)
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(check_splittable(model, "FOSTER"), *args, **kwargs)
@@ -131,12 +132,9 @@ class FOSTER(ExtendsNetwork, ER):
 
     def train_mode(self) -> None:
         """Train the student in compression, with the two branches in evaluation mode."""
-        if self.stage.name == "compression":
-            assert self.student is not None
-            self.model.eval()
+        self.model.train(self.stage.name != "compression")
+        if self.student is not None:
             self.student.train()
-        else:
-            self.model.train()
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the student's in compression, otherwise all that are not frozen."""
@@ -221,16 +219,11 @@ class FOSTER(ExtendsNetwork, ER):
             scores: Tensor = self.student(x)
         return scores
 
-    def networks(self) -> dict[str, nn.Module]:
-        """Add the student, once there is one."""
-        return super().networks() | ({} if self.student is None else {"student": self.student})
-
     def structure(self) -> dict[str, Any]:
         """Add whether there are two branches and a student, and the old outputs."""
-        two = isinstance(self.model, TwoBranches)
         old = self.model.old.head.out_features if isinstance(self.model, TwoBranches) else 0
         student = self.student is not None
-        return {**super().structure(), "two": two, "old": old, "student": student}
+        return {**super().structure(), "two": old > 0, "old": old, "student": student}
 
     def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:
         """Check that there is a student in compression, and only there."""

@@ -53,4 +53,5 @@ class MEMO(Expanding):
     def _freeze(self) -> None:
         """After the first task, freeze the shared part if the options say so."""
         if self.model.auxiliary is not None and not self.options.train_shared:
-            self.model.freeze_shared()
+            assert self.model.shared is not None
+            self.model.shared.requires_grad_(False)

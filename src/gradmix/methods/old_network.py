@@ -24,6 +24,7 @@ class WithOldNetwork(ER):
     """
 
     online: ClassVar[bool] = False
+    other_networks: ClassVar[tuple[str, ...]] = ("old",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,10 +68,6 @@ class WithOldNetwork(ER):
             self.old.head = self.without_output(find_head(self.old), label)
             self.old_classes -= label < self.old_classes
             self.old = self.old if self.old_classes else None
-
-    def networks(self) -> dict[str, nn.Module]:
-        """Add the old network, once there is one."""
-        return super().networks() | ({} if self.old is None else {"old": self.old})
 
     def structure(self) -> dict[str, Any]:
         """Add the number of classes that the old network knows."""

@@ -174,7 +174,7 @@ class Parts:
     @property
     def head_name(self) -> str:
         """The name of the last linear layer among the network's modules."""
-        return next(name for name, module in self.model.named_modules() if module is self.head)
+        return next(str(name) for name, module in self.model.named_modules() if module is self.head)
 
     @property
     def draws_randomly(self) -> bool:

@@ -40,11 +40,10 @@ class TaskAttention(nn.Module):
         for token in tokens:
             own = token.expand(len(patches), 1, -1)
             normed = self.norm1(own)
-            both = (
-                torch.cat([project(normed), part], dim=1)
-                for project, part in ((self.key, keys), (self.value, values))
-            )
-            own = own + self.project(attend(self.query(normed), *both))
+            query = self.query(normed)
+            own_keys = torch.cat([self.key(normed), keys], dim=1)
+            own_values = torch.cat([self.value(normed), values], dim=1)
+            own = own + self.project(attend(query, own_keys, own_values))
             own = own + self.narrow(F.gelu(self.widen(self.norm2(own))))
             embeddings.append(own[:, 0])
         return embeddings

@@ -116,18 +116,12 @@ class EfficientNetLite0(nn.Sequential):
         channels = 32
         rows: list[nn.Module] = [ConvNorm(3, channels, 3, 2)]
         for stage in STAGES:
-            rows.append(_row(channels, stage))
+            sizes = [(channels, stage.stride)] + [(stage.channels, 1)] * (stage.blocks - 1)
+            blocks = (
+                InvertedResidual(inputs, stage.channels, stage.kernel, stride, stage.expansion)
+                for inputs, stride in sizes
+            )
+            rows.append(nn.Sequential(*blocks))
             channels = stage.channels
         rows.append(ConvNorm(channels, EMBEDDING_SIZE))
         super().__init__(*rows, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
-
-
-def _row(inputs: int, stage: Stage) -> nn.Sequential:
-    """Return the blocks of one stage."""
-    sizes = [(inputs, stage.stride)] + [(stage.channels, 1)] * (stage.blocks - 1)
-    return nn.Sequential(
-        *(
-            InvertedResidual(channels, stage.channels, stage.kernel, stride, stage.expansion)
-            for channels, stride in sizes
-        )
-    )

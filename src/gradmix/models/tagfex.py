@@ -66,11 +66,11 @@ class TagFexNetwork(nn.Module):
         head = first.head
         self.specifics = nn.ModuleList([remove_head(first)])
         self.agnostic = copy.deepcopy(first)
-        width, kind = self.width, {"generator": generator, "device": head.weight.device}
+        width, device = self.width, head.weight.device
         self.projector = nn.Sequential(  # the reference's sizes for d = 512
-            new_linear(width, 4 * width, **kind),
+            new_linear(width, 4 * width, generator=generator, device=device),
             nn.ReLU(),
-            new_linear(4 * width, 2 * width, **kind),
+            new_linear(4 * width, 2 * width, generator=generator, device=device),
         )
         self.predictor: nn.Linear | None = None  # from the second task on, as all below
         self.old_agnostic: Network | None = None

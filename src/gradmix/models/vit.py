@@ -21,7 +21,7 @@ MLP_RATIO = 4  # width of a block's hidden layer / width of a token
 INIT_STD = 0.02
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, heads: int = 8) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, *, heads: int = 8) -> Tensor:
     """Return multi-head attention, (B, Q, d), of queries (B, Q, d) to tokens (B, T, d).
 
     There are `heads` heads, or the largest number that divides both `heads` and d.
@@ -76,7 +76,7 @@ class TransformerBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Attend, then transform each token."""
         query, key, value = self.qkv(self.norm1(x)).chunk(3, dim=2)  # each (B, T, dim)
-        x = x + self.project(attend(query, key, value, self.heads))
+        x = x + self.project(attend(query, key, value, heads=self.heads))
         h: Tensor = self.narrow(F.gelu(self.widen(self.norm2(x))))
         return x + h
 
