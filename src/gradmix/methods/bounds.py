@@ -13,7 +13,6 @@ from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.er import ER
 from gradmix.models.heads import drop_output
-from gradmix.models.network import new_linear
 from gradmix.models.weights import load_weights
 from gradmix.types import Samples
 
@@ -73,14 +72,8 @@ class FromScratch(ER):
         super().rebuild(structure)
         head, outputs = find_head(self._initial), structure["initial"]
         if head.out_features != outputs:
-            self._initial.head = new_linear(
-                head.in_features,
-                outputs,
-                head.bias is not None,
-                generator=self.streams.generator("heads"),
-                device=head.weight.device,
-                dtype=head.weight.dtype,
-            )
+            new = self.new_layer(head.in_features, outputs, head.bias is not None)
+            self._initial.head = new.to(head.weight.dtype)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the initial weights, which may differ from those this object started with."""

@@ -6,7 +6,6 @@ with model adaptation and fusion (MAFDRC); reference code chen-xw/DRC-CIL.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,8 +19,7 @@ from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, distillation
 from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.plan import Plan
-from gradmix.models.heads import grow_head
-from gradmix.models.network import Mix, Network, check_splittable, new_linear, remove_head
+from gradmix.models.network import Mix, Network, check_splittable, remove_head
 from gradmix.types import MixedBatch, Samples
 
 
@@ -134,25 +132,18 @@ class DRC(ExtendsNetwork, ER):
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         first = check_splittable(model, "DRC")
         super().__init__(first, *args, **kwargs)
-        generator, device = self.streams.generator("heads"), first.head.weight.device
-        sizes = first.head.in_features, first.head.out_features
-        head = new_linear(*sizes, bias=False, generator=generator, device=device)
+        head = self.new_layer(first.head.in_features, first.head.out_features, bias=False)
         self.model = TwoNorms(first, head)
-        self.old: TwoNorms | None = None  # the network before the task
+        self.old: nn.Module | None = None  # the network before the task
         self.old_classes = 0
-        self.adapted: TwoNorms | None = None  # the network after adaptation
+        self.adapted: nn.Module | None = None  # the network after adaptation
 
     def grow(self, seen: int) -> None:
         """From the second task on, keep the old network and merge the branches."""
         if self.seen:
             self.old, self.old_classes = self.frozen_copy(), self.seen
             self.model.merge()
-        generator = self.streams.generator("heads")
-        self.model.head = grow_head(self.head, seen, generator=generator)
-
-    def frozen_copy(self) -> TwoNorms:
-        """Return a copy of the network in evaluation mode."""
-        return copy.deepcopy(self.model).requires_grad_(False).eval()
+        self.model.head = self.grown(self.head, seen)
 
     def stages(self) -> Sequence[Stage]:
         """Return adaptation and fusion; the first task has one stage."""
@@ -227,17 +218,10 @@ class DRC(ExtendsNetwork, ER):
         return loss
 
     def branch_loss(self, old: Tensor, new: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of single branches: of the new one on all rows, the old on old rows.
-
-        Args:
-            old: Logits of the old branch, (B, C).
-            new: Logits of the new branch, (B, C).
-            targets: Soft labels, (B, C).
-        """
+        """Return the mean loss of the branches' logits (B, C): new on all rows, old on old rows."""
         share = targets[:, : self.old_classes].sum(dim=1)  # (B,) of old classes
-        values = [self.cross_entropy(logits, targets, "none") for logits in (old, new)]
-        weights = [share, torch.ones_like(share)]
-        return weighted_mean(torch.cat(values), torch.cat(weights))
+        values = torch.cat([self.cross_entropy(part, targets, "none") for part in (old, new)])
+        return weighted_mean(values, torch.cat([share, torch.ones_like(share)]))
 
     def end_task(self, new: Samples) -> None:
         """Store exemplars; old network, adapted network and shares belonged to the task."""
@@ -252,7 +236,7 @@ class DRC(ExtendsNetwork, ER):
             **super().structure(),
             "two": self.model.two,
             "old": 0 if self.old is None else self.old_classes,
-            "old_two": self.old is not None and self.old.two,
+            "old_two": bool(getattr(self.old, "two", False)),
             "adapted": self.adapted is not None,
         }
 
@@ -272,9 +256,7 @@ class DRC(ExtendsNetwork, ER):
 
     def _reshape(self, outputs: int, *, two: bool) -> None:
         """Give the network a new head, and one branch or two."""
-        inputs, device = self.head.in_features, self.head.weight.device
-        generator = self.streams.generator("heads")
-        self.model.head = new_linear(inputs, outputs, False, generator=generator, device=device)
+        self.model.head = self.new_layer(self.head.in_features, outputs, bias=False)
         self.model.two = two
 
     def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:

@@ -20,7 +20,7 @@ from gradmix.methods.er import ER
 from gradmix.methods.losses import distillation
 from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.mixer import Plan
-from gradmix.models.heads import drop_output, grow_head, widen_head
+from gradmix.models.heads import drop_output, widen_head
 from gradmix.models.network import Mix, Network, check_splittable, new_linear
 from gradmix.types import MixedBatch
 
@@ -100,14 +100,13 @@ class FOSTER(ExtendsNetwork, ER):
 
     def grow(self, seen: int) -> None:
         """From the second task on, make two branches; the last student becomes the old one."""
-        generator = self.streams.generator("heads")
         if self.seen == 0:
-            assert isinstance(self.model, Network)
-            self.model.head = grow_head(self.head, seen, generator=generator)
+            self.model.head = self.grown(self.head, seen)
             return
         old = self.model if self.student is None else self.student
         assert isinstance(old, Network)
-        self.model, self.student = TwoBranches(old, seen, generator), None
+        self.model = TwoBranches(old, seen, self.streams.generator("heads"))
+        self.student = None
 
     def stages(self) -> Sequence[Stage]:
         """Return boosting and compression; the first task has one stage."""
@@ -125,9 +124,8 @@ class FOSTER(ExtendsNetwork, ER):
 
     def _new_student(self) -> None:
         assert isinstance(self.model, TwoBranches)
-        generator = self.streams.generator("heads")
         student = copy.deepcopy(self.model.old)
-        student.head = grow_head(student.head, self.head.out_features, generator=generator)
+        student.head = self.grown(student.head, self.head.out_features)
         self.student = student.requires_grad_(True).train()
 
     def train_mode(self) -> None:
@@ -238,13 +236,11 @@ class FOSTER(ExtendsNetwork, ER):
         first = self.model.old if isinstance(self.model, TwoBranches) else self.model
         assert isinstance(first, Network)
         self.model, self.student = first.requires_grad_(True), None
-        generator = self.streams.generator("heads")
         outputs, device = structure["old"] or structure["outputs"], self.head.weight.device
-        self.model.head = new_linear(
-            self.head.in_features, outputs, generator=generator, device=device
-        )
+        inputs, generator = self.head.in_features, self.streams.generator("heads")
+        self.model.head = new_linear(inputs, outputs, generator=generator, device=device)
         if structure["two"]:
-            self.model = TwoBranches(self.model, structure["outputs"], generator)
+            self.model = TwoBranches(first, structure["outputs"], generator)
         if structure["student"]:
             self._new_student()
         self.seen = structure["seen"]

@@ -17,7 +17,7 @@ from gradmix.criterion import embed
 from gradmix.errors import InputError
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, smooth_labels
-from gradmix.methods.old_network import WithOldNetwork
+from gradmix.methods.lwf import WithOldNetwork
 from gradmix.types import MixedBatch, Samples
 
 

@@ -8,22 +8,12 @@ from torch.nn import functional as F
 
 
 def as_soft(targets: Tensor, outputs: int) -> Tensor:
-    """Return soft labels, (B, C).
-
-    Args:
-        targets: Soft labels (B, C), or hard labels (B,), which become one-hot.
-        outputs: C.
-    """
+    """Return soft labels, (B, C), with C outputs; hard labels (B,) become one-hot."""
     return targets if targets.ndim == 2 else F.one_hot(targets, outputs).to(torch.float32)
 
 
 def smooth_labels(targets: Tensor, share: float) -> Tensor:
-    """Return soft labels with a share of their mass spread over all outputs, (B, C).
-
-    Args:
-        targets: Soft labels, (B, C).
-        share: The share.
-    """
+    """Return soft labels (B, C) with a share of their mass spread over all outputs."""
     return targets * (1 - share) + share / targets.shape[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +19,7 @@ from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer, Plan
 from gradmix.models.finetune import FineTuned
 from gradmix.models.heads import drop_output, grow_head
+from gradmix.models.network import new_linear
 from gradmix.models.weights import load_weights
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
@@ -189,8 +191,20 @@ class Parts:
     def grow(self, seen: int) -> None:
         """Make room for the classes of a new task; `seen` classes are known with it."""
         if self.head_grows:
-            generator = self.streams.generator("heads")
-            self.model.head = grow_head(self.head, seen, generator=generator)
+            self.model.head = self.grown(self.head, seen)
+
+    def frozen_copy(self) -> nn.Module:
+        """Return a copy of the network in evaluation mode, without gradients."""
+        return copy.deepcopy(self.model).requires_grad_(False).eval()
+
+    def grown(self, head: nn.Linear, outputs: int) -> nn.Linear:
+        """Return a head with more outputs; each call draws from the stream "heads"."""
+        return grow_head(head, outputs, generator=self.streams.generator("heads"))
+
+    def new_layer(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+        """Return a linear layer on the head's device; each call draws from the stream "heads"."""
+        generator, device = self.streams.generator("heads"), self.head.weight.device
+        return new_linear(inputs, outputs, bias, generator=generator, device=device)
 
     # --- the optimizer ----------------------------------------------------------------------
 
@@ -229,9 +243,7 @@ class Parts:
     def without_output(self, head: nn.Linear, label: int) -> nn.Linear:
         """Return a head without the output `label`."""
         shorter = drop_output(head, label)
-        if self.head_grows:
-            return shorter
-        return grow_head(shorter, head.out_features, generator=self.streams.generator("heads"))
+        return shorter if self.head_grows else self.grown(shorter, head.out_features)
 
     def drop_samples(self) -> None:
         """Remove all stored samples, for a file to share; predictions do not change.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradmix.models.heads import BlockLinear, drop_output, grow_head
+from gradmix.models.heads import BlockLinear, drop_output
 from gradmix.models.network import Mix, Network, new_linear, remove_head
 from gradmix.models.vit import INIT_STD, MLP_RATIO, attend, draw_as_deit
 
@@ -91,10 +91,6 @@ class TaskTokenNetwork(nn.Module):
     def sizes(self) -> list[int]:
         """Return the number of classes of each task."""
         return [block.out_features for block in self.head.layers]
-
-    def grow_first(self, outputs: int, generator: torch.Generator) -> None:
-        """Give the only head its size."""
-        self.head = BlockLinear([grow_head(self.head.layers[0], outputs, generator=generator)])
 
     def add_task(self, new: int, generator: torch.Generator) -> None:
         """Add a token, a norm and a head for `new` classes, and a new divergence head."""

@@ -66,20 +66,17 @@ class SyncedBatchNorm(nn.BatchNorm2d):
         mean, count = sums[:-1] / sums[-1], sums[-1].detach()
         centred = wide - mean.view(shape)
         variance = total(centred.square().sum(dims), self.ranks) / count
-        self._track(mean.detach(), variance.detach() * count / (count - 1))
+        if self.running_mean is not None and self.running_var is not None:
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked += 1
+            pace = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+            unbiased = variance.detach() * count / (count - 1)
+            self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), pace)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), pace)
         scaled = centred * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
             scaled = scaled * self.weight.view(shape) + self.bias.view(shape)
         return scaled.to(x.dtype)
-
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None:
-            return
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
-        pace = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), pace)
-        self.running_var.lerp_(variance.to(self.running_var.dtype), pace)
 
 
 def synchronise_batch_norms(model: nn.Module, ranks: Ranks) -> nn.Module:
