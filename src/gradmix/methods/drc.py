@@ -112,10 +112,10 @@ class DRC(ExtendsNetwork, ER):
     Deviations: the classifier has no bias, so that its output for the sum of two embeddings is the
     sum of two outputs; fusion uses batches B1 ∪ B2, and the shares of the classes in their soft
     labels; both stages have the same optimizer; fusion starts from the adapted network, as the
-    reference does for CIFAR. The first old branch takes
-    over the running statistics, too, and the old network of the second task answers with the only
-    branch it has trained. (The reference adds its untrained one.) On networks without a feature
-    map the branches are BatchNorm layers on the embedding.
+    reference does for CIFAR. The first old branch copies the running statistics, too, and the old
+    network of the second task answers with the only branch it has trained. (The reference adds its
+    untrained one.) On networks without a feature map the branches are BatchNorm layers on the
+    embedding.
 
     Mixing: fusion only. Soft labels in all cross-entropies; the old branch counts by a row's share
     of old classes. Distillation passes the mixed input through all networks.

@@ -98,8 +98,7 @@ class NearestMean(ER):
 class ICaRL(NearestMean, WithOldNetwork):
     """Binary cross-entropy on every output; old outputs are distilled from the old network.
 
-    New samples and exemplars share each batch. A prediction is the class whose exemplars have the
-    nearest mean embedding. The predictions of the trained head are reported as "head".
+    New samples and exemplars share each batch.
 
     Mixing: soft labels for the outputs of new classes; the targets of old classes are the old
     network's answers to the mixed input. Criterion: the trained head, with the softmax form of its

@@ -18,11 +18,7 @@ def smooth_labels(targets: Tensor, share: float) -> Tensor:
 
 
 def fold_old_classes(targets: Tensor, number_old: int) -> Tensor:
-    """Return the summed mass of the old classes, then the mass of each new class, (B, 1 + new).
-
-    Args:
-        targets: Soft labels, (B, C).
-        number_old: Number of old classes, which come first.
+    """Return the summed mass of the old classes, which come first, then each new one's, (B, 1 + n).
 
     >>> fold_old_classes(torch.tensor([[0.25, 0.25, 0.5]]), 2)
     tensor([[0.5000, 0.5000]])

@@ -21,10 +21,7 @@ from gradmix.types import MixedBatch, Samples
 
 
 class Retrieval(ER):
-    """ER whose B2 is chosen at each step.
-
-    Mixing: B1 ∪ B2 is mixed as in ER, after retrieval. Criterion: as in ER.
-    """
+    """ER whose B2 is chosen at each step, because it depends on the network: MIR and ASER."""
 
     plans: ClassVar[bool] = False
 
