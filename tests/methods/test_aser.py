@@ -79,7 +79,7 @@ def test_retrieves_the_candidates_with_the_greatest_difference(network, in_secon
     halves, rivals = method.halves(), method.draw_rivals(12)
     method.halves, method.draw_rivals = lambda: halves, lambda _: rivals
     new, offset = torch.arange(3, 11), method.pool.num_new
-    candidates = halves.candidates + offset
+    candidates, cooperative = (rows + offset for rows in halves)
 
     def embedded(index):
         x, y = method.pool.inputs(index), method.pool.y[index]
@@ -87,7 +87,7 @@ def test_retrieves_the_candidates_with_the_greatest_difference(network, in_secon
 
     ranked, labels = embedded(torch.cat([candidates, rivals]))
     differences = torch.zeros(len(candidates))
-    for sign, index in ((1, halves.cooperative + offset), (-1, new)):
+    for sign, index in ((1, cooperative), (-1, new)):
         for x, y in zip(*embedded(index), strict=True):
             values = shapley_values(Samples(ranked, labels), Samples(x[None], y[None]), 2)[0]
             differences += sign * values[: len(candidates)] / len(index)
@@ -97,7 +97,7 @@ def test_retrieves_the_candidates_with_the_greatest_difference(network, in_secon
 
 def test_without_new_samples_among_the_ranked_the_new_batch_would_have_no_say(in_second_task):
     method = in_second_task()
-    candidates = method.halves().candidates + method.pool.num_new
+    candidates = method.halves()[0] + method.pool.num_new
     alone = method.values(method.embedded(candidates), torch.arange(8))
     assert not alone.any()
     beside = method.embedded(torch.cat([candidates, method.draw_rivals(len(candidates))]))

@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradmix.criterion import embed
-from gradmix.methods.drc import label_shares
+from gradmix.methods.drc import TokenNorm, label_shares
 from gradmix.mixing.plan import Plan
-from gradmix.models.two_norms import TokenNorm
 from gradmix.training.loop import StepDone
 
 

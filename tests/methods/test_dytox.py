@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradmix.methods.dytox import divergence
-from gradmix.models.attention import TaskAttention
+from gradmix.models.dytox import TaskAttention
 from gradmix.training.loop import StepDone
 
 SHARED = {"attention", "backbone"}

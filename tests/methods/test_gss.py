@@ -32,11 +32,11 @@ def explicit_cosines(method, index):
 @pytest.mark.parametrize("network", ["mlp", "resnet", biasless])
 def test_scores_are_cosines_of_explicit_gradients(network, blobs, make_training):
     """A buffer with room for all holds 1 + the highest cosine with those before."""
-    run = make_training("gss", network=network, benchmark=blobs(((8, 8),)), lr=0.01)
+    one_task = blobs(((8, 8),))
+    run = make_training("gss", network=network, benchmark=one_task, lr=0.01, exemplars=9)
     run.stop_in_task(0, steps=2)
     method, buffers = run.method, {}
     index = torch.tensor([1, 9, 3, 11, 5, 2, 14])
-    method.capacity = lambda: 9
     method.offer(buffers, index)
     for label, buffer in buffers.items():
         own = index[method.pool.y[index] == label]

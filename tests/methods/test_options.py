@@ -6,7 +6,7 @@ import pytest
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import METHODS, find_method
-from gradmix.methods.capabilities import read_options
+from gradmix.methods.parts import read_options
 
 DEFAULTS = {
     "mir": {"candidates": 2.0},

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from gradmix.methods.losses import contrast
-from gradmix.models.attention import MergeAttention, attend
+from gradmix.models.tagfex import MergeAttention
+from gradmix.models.vit import attend
 from gradmix.training.loop import StepDone
 
 PREFIXES = ("agnostic.", "projector.", "head.")

@@ -13,8 +13,7 @@ from torch import nn
 from gradmix.errors import CorruptFileError, InputError, MissingPackageError, UnknownNameError
 from gradmix.models import pretrained
 from gradmix.models import weights as weight_files
-from gradmix.models._timm import import_timm
-from gradmix.models.pretrained import Backbone, Embedding, from_module, load_pretrained
+from gradmix.models.pretrained import Backbone, Embedding, from_module, import_timm, load_pretrained
 from gradmix.models.weights import Package, convert, package_weights, read_weights
 
 PACKAGE = Package("stand_in_weights", "net.pth", "", "net.safetensors", "", "photos", "fc.")

@@ -9,7 +9,7 @@ from gradmix.methods.a_gem import AGEM
 from gradmix.methods.aser import ASER
 from gradmix.methods.base import Method
 from gradmix.methods.bic import BiC
-from gradmix.methods.capabilities import Options
+from gradmix.methods.bounds import FineTuning, Joint
 from gradmix.methods.closed_form import LinearDiscriminant, NearestClassMean, RidgeRegression
 from gradmix.methods.der import DER, DERPlusPlus
 from gradmix.methods.der_expandable import DERExpandable
@@ -18,16 +18,14 @@ from gradmix.methods.dytox import DyTox
 from gradmix.methods.er import ER
 from gradmix.methods.er_ace import ERACE
 from gradmix.methods.ewc import EWC
-from gradmix.methods.finetune import FineTuning
 from gradmix.methods.foster import FOSTER
 from gradmix.methods.gdumb import GDumb
 from gradmix.methods.gss import GSS, GSSStream
 from gradmix.methods.icarl import ICaRL
-from gradmix.methods.joint import Joint
 from gradmix.methods.lwf import LwF
 from gradmix.methods.memo import MEMO
 from gradmix.methods.mir import MIR
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import Options, Stage
 from gradmix.methods.scr import SCR
 from gradmix.methods.tagfex import TagFex
 from gradmix.methods.wa import WA

@@ -7,15 +7,15 @@ AAAI 2021, the form with means ("ASVm"); reference code RaptorMai/online-continu
 from __future__ import annotations
 
 from math import ceil
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gradmix._setting_types import Number, setting
 from gradmix.criterion.embedding import embed_rows
-from gradmix.methods.capabilities import Options
-from gradmix.methods.retrieval import Retrieval
+from gradmix.methods.mir import Retrieval
+from gradmix.methods.parts import Options
 from gradmix.types import Samples
 
 
@@ -26,13 +26,6 @@ class ASEROptions(Options):
     candidates: Number = setting(
         2.0, "Exemplars scored per step, as a multiple of the replay batch.", ge=1
     )
-
-
-class Halves(NamedTuple):
-    """Rows of two disjoint parts of the memory."""
-
-    candidates: Tensor
-    cooperative: Tensor
 
 
 class ASER(Retrieval):
@@ -60,14 +53,12 @@ class ASER(Retrieval):
     def retrieve(self, new: Tensor) -> Tensor:
         """Return pool rows of the candidates with the highest values, (|B2|,)."""
         wanted = self.replay_size
-        halves = self.halves()
-        if len(halves.candidates) <= wanted:
+        candidates, cooperative = (rows + self.pool.num_new for rows in self.halves())
+        if len(candidates) <= wanted:
             return self.draw_replay()
-        candidates = halves.candidates + self.pool.num_new
         rivals = self.draw_rivals(len(candidates))
         ranked = self.embedded(torch.cat([candidates, rivals]))
-        values = self.values(ranked, halves.cooperative + self.pool.num_new)
-        values = values - self.values(ranked, new)
+        values = self.values(ranked, cooperative) - self.values(ranked, new)
         return candidates[values[: len(candidates)].topk(wanted).indices]
 
     def values(self, ranked: Samples, evaluated: Tensor) -> Tensor:
@@ -82,8 +73,8 @@ class ASER(Retrieval):
         x = embed_rows(self.model, self.head, self.pool.inputs, index, self.ranks)
         return Samples(x, self.pool.y[index])
 
-    def halves(self) -> Halves:
-        """Draw candidates and cooperative exemplars, balanced over the classes of the memory."""
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """Draw rows of candidates and cooperative exemplars, balanced over the memory's classes."""
         y, generator = self.memory.y, self.streams.device("replay")
         counts = y.bincount()
         each = ceil(self.options.candidates * self.replay_size / max(1, len(y.unique())))
@@ -92,7 +83,7 @@ class ASER(Retrieval):
         label = y[order]
         place = torch.arange(len(y), device=y.device) - (counts.cumsum(0) - counts)[label]
         number = ((counts + 1) // 2).clamp(max=each)[label]
-        return Halves(order[place < number], order[(place >= number) & (place < 2 * number)])
+        return order[place < number], order[(place >= number) & (place < 2 * number)]
 
     def draw_rivals(self, candidates: int) -> Tensor:
         """Draw samples of classes that the memory lacks, as many per class as candidates."""
@@ -100,8 +91,7 @@ class ASER(Retrieval):
         fresh = torch.isin(new, known, invert=True).nonzero().squeeze(1)
         number = ceil(candidates / len(known) * len(new[fresh].unique()))
         generator = self.streams.device("replay")
-        order = torch.randperm(len(fresh), generator=generator, device=fresh.device)
-        return fresh[order[:number]]
+        return fresh[torch.randperm(len(fresh), generator=generator, device=fresh.device)[:number]]
 
 
 def shapley_values(ranked: Samples, points: Samples, neighbours: int) -> Tensor:

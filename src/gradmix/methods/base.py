@@ -99,12 +99,7 @@ class Method(Parts, ABC):
     @property
     def replay_size(self) -> int:
         """How many samples a step replays: as set, or all stored samples if there are fewer."""
-        return min(self.settings.replay_batch_size, self.num_replayable)
-
-    @property
-    def num_replayable(self) -> int:
-        """How many stored samples a step may replay."""
-        return len(self.memory)
+        return min(self.settings.replay_batch_size, len(self.memory))
 
     def epoch_samples(self) -> int:
         """Return how many samples an epoch covers, counted from the start of the pool."""

@@ -5,7 +5,7 @@ Source: Wu et al., "Large Scale Incremental Learning", CVPR 2019; reference form
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import Options
-from gradmix.methods.old_network import WithOldNetwork
+from gradmix.methods.lwf import WithOldNetwork
+from gradmix.methods.parts import Options
 from gradmix.mixing.plan import check_rows
 from gradmix.types import Samples
 
@@ -29,13 +29,6 @@ class BiCOptions(Options):
     holdout: Number = setting(
         0.1, "Share of the exemplars that only the correction uses.", gt=0, lt=1
     )
-
-
-class Correction(NamedTuple):
-    """New-class logits z become α z + β."""
-
-    alpha: float
-    beta: float
 
 
 class BiC(WithOldNetwork):
@@ -92,9 +85,9 @@ class BiC(WithOldNetwork):
         super().set_pool(trained)
 
     @property
-    def num_replayable(self) -> int:
-        """How many stored samples a step may replay: those that are not held out."""
-        return len(self.pool) - self.pool.num_new
+    def replay_size(self) -> int:
+        """How many samples a step replays: as set, or all that are not held out if fewer."""
+        return min(self.settings.replay_batch_size, len(self.pool) - self.pool.num_new)
 
     def draw_replay(self) -> Tensor:
         """Draw pool rows of B2 uniformly from the exemplars that are not held out."""
@@ -112,18 +105,18 @@ class BiC(WithOldNetwork):
         assert self.whole is not None
         if len(self.held) and self.old_classes < self.seen:
             logits = self.predict(self.whole.inputs(self.held))[:, : self.seen]
-            found = fit_correction(logits, self.whole.y[self.held], self.old_classes)
-            self.correct_head(found)
+            labels = self.whole.y[self.held]
+            self.correct_head(*fit_correction(logits, labels, self.old_classes))
         self.pool, self.held = self.whole, self.held[:0]
         super().end_task(new)
 
     @torch.no_grad()
-    def correct_head(self, correction: Correction) -> None:
+    def correct_head(self, alpha: float, beta: float) -> None:
         """Make the head's outputs of the new classes α z + β."""
         new = slice(self.old_classes, self.seen)
-        self.head.weight[new] *= correction.alpha
+        self.head.weight[new] *= alpha
         if self.head.bias is not None:
-            self.head.bias[new] = correction.alpha * self.head.bias[new] + correction.beta
+            self.head.bias[new] = alpha * self.head.bias[new] + beta
 
     def state_dict(self) -> dict[str, Any]:
         """Add the held-out rows."""
@@ -135,7 +128,7 @@ class BiC(WithOldNetwork):
         self.held = state["held"]
 
 
-def fit_correction(logits: Tensor, labels: Tensor, old: int) -> Correction:
+def fit_correction(logits: Tensor, labels: Tensor, old: int) -> tuple[float, float]:
     """Return α and β for which the corrected logits have the least cross-entropy.
 
     Args:
@@ -163,4 +156,5 @@ def fit_correction(logits: Tensor, labels: Tensor, old: int) -> Correction:
         return total
 
     optimizer.step(loss)
-    return Correction(*values.detach().tolist())
+    alpha, beta = values.detach().tolist()
+    return alpha, beta

@@ -22,9 +22,8 @@ from gradmix._setting_types import Number, setting
 from gradmix.closed_form import SLDA, ClosedFormHead, NearestMean, Ridge, fit_temperature
 from gradmix.errors import FileError, InputError
 from gradmix.methods.base import Method
-from gradmix.methods.capabilities import Options
 from gradmix.methods.closed_form_start import every_tenth
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import Options, Stage
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Plan
 from gradmix.models.network import Network

@@ -31,7 +31,11 @@ def start_from_closed_form(
         pool: The samples.
         ranks: The processes that embed the samples together.
     """
-    index = _balanced(pool)
+    index, old = torch.arange(len(pool), device=pool.y.device), pool.y[pool.num_new :]
+    if len(old):
+        most = -(-len(old) // len(old.unique()))
+        quota = torch.full((int(pool.y.max()) + 1,), most, device=pool.y.device)
+        index = first_of_each_class(pool.y, index, quota)
     labels = pool.y[index].cpu()
     embeddings = embed_rows(model, head, pool.inputs, index, ranks)
     held = every_tenth(labels)
@@ -51,17 +55,6 @@ def start_from_closed_form(
     if head.bias is not None:
         head.bias.fill_(lowest)
         head.bias[classes] = (bias / temperature).to(head.bias)
-
-
-def _balanced(pool: Pool) -> Tensor:
-    """Return pool rows: all of a first task; later as many of each class as the memory has."""
-    rows = torch.arange(len(pool), device=pool.y.device)
-    old = pool.y[pool.num_new :]
-    if not len(old):
-        return rows
-    most = -(-len(old) // len(old.unique()))
-    quota = torch.full((int(pool.y.max()) + 1,), most, device=pool.y.device)
-    return first_of_each_class(pool.y, rows, quota)
 
 
 def every_tenth(y: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ALL
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import Options
 from gradmix.methods.er import ER
+from gradmix.methods.parts import Options
 from gradmix.types import Samples
 
 PREDICT_BATCH = 1024
@@ -89,18 +89,17 @@ class DER(ER):
         return squares.sum() / there.sum()
 
     def end_task(self, new: Samples) -> None:
-        """Store exemplars with their present outputs."""
+        """Store exemplars with their present outputs, in evaluation mode."""
         priority = self.priorities(new)
-        outputs = self.memory_logits(new)
-        width = max(
-            self.memory.extras["logits"].shape[1] if len(self.memory) else 0, outputs.shape[1]
-        )
-        known = torch.full_like(new.y, outputs.shape[1])
-        extras = {"logits": F.pad(outputs, (0, width - outputs.shape[1])), "known": known}
-        if len(self.memory):
+        index = torch.arange(len(new.y), device=new.y.device)  # they come first in the pool
+        parts = index[self.ranks.rows(len(index))].split(PREDICT_BATCH)
+        outputs = torch.cat([self.predict(self.pool.inputs(part)) for part in parts])
+        outputs = self.ranks.gather(outputs, len(index))  # (N, C)
+        if len(self.memory):  # the head may have grown since
             old = self.memory.extras["logits"]
-            self.memory.extras["logits"] = F.pad(old, (0, width - old.shape[1]))
-        self.memory.add(new, priority, extras)
+            self.memory.extras["logits"] = F.pad(old, (0, outputs.shape[1] - old.shape[1]))
+        known = torch.full_like(new.y, outputs.shape[1])
+        self.memory.add(new, priority, {"logits": outputs, "known": known})
 
     def load_memory(self, state: dict[str, Any]) -> None:
         """Restore the stored outputs, too."""
@@ -124,13 +123,6 @@ class DER(ER):
         logits, known = extras["logits"], extras["known"]
         kept = [column for column in range(logits.shape[1]) if column != label]
         extras["logits"], extras["known"] = logits[:, kept], known - (known > label).long()
-
-    def memory_logits(self, new: Samples) -> Tensor:
-        """Return the outputs for the task's samples, (N, C), in evaluation mode."""
-        index = torch.arange(len(new.y), device=new.y.device)  # they come first in the pool
-        parts = index[self.ranks.rows(len(index))].split(PREDICT_BATCH)
-        outputs = torch.cat([self.predict(self.pool.inputs(part)) for part in parts])
-        return self.ranks.gather(outputs, len(index))
 
 
 class DERPlusPlus(DER):

@@ -16,12 +16,11 @@ from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
 from gradmix.memory.replay import first_of_each_class
-from gradmix.methods.capabilities import Options
-from gradmix.methods.expanding import Expanding, ExpandingOptions, SpecialisedNetwork
-from gradmix.methods.parts import Stage
+from gradmix.methods.memo import Expanding, ExpandingOptions, SpecialisedNetwork
+from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.mixing.plan import check_rows
-from gradmix.models.network import Mix, Network, check_splittable, new_linear
+from gradmix.models.network import check_splittable, new_linear, remove_head
 from gradmix.types import MixedBatch, Samples
 
 
@@ -39,19 +38,6 @@ class DERExpandableOptions(ExpandingOptions):
         1.0, "Epochs of the classifier's training, as a multiple of the epochs.", ge=0
     )
     temperature: Number = setting(5.0, "Divides the logits in the classifier's training.", gt=0)
-
-
-class Branch(nn.Module):
-    """A network without its head."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.shared, self.special = network.shared, network.special
-
-    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """Return the embedding, (B, d)."""
-        embedding: Tensor = self.special(self.shared(x, mix, at), mix, at)
-        return embedding
 
 
 class DERExpandable(Expanding):
@@ -77,7 +63,8 @@ class DERExpandable(Expanding):
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         first = check_splittable(model, "DER-expandable")
-        net = SpecialisedNetwork(None, Branch(first), first.head, first.draws_randomly)
+        head = first.head
+        net = SpecialisedNetwork(None, remove_head(first), head, first.draws_randomly)
         super().__init__(net, *args, **kwargs)
         self.balanced: Tensor | None = None  # pool rows on which the classifier is trained
 
@@ -95,17 +82,13 @@ class DERExpandable(Expanding):
         return new_linear(inputs, outputs, bias, generator=generator, device=device)
 
     def begin_stage(self, stage: Stage) -> None:
-        """Start a stage; the classifier's draws its samples."""
+        """Start a stage; the classifier's uses as many samples of each class as the rarest has."""
         if stage.name == "classifier":
-            self.balanced = self.draw_balanced()
+            y, counts = self.pool.y, self.pool.y.bincount()
+            quota = torch.full_like(counts, int(counts[counts > 0].min()))
+            priority = random_priority(len(y), self.streams.device("replay"))
+            self.balanced = first_of_each_class(y, priority, quota)
         super().begin_stage(stage)
-
-    def draw_balanced(self) -> Tensor:
-        """Draw pool rows: as many of every class as the rarest class has."""
-        y = self.pool.y
-        counts = y.bincount()
-        quota = torch.full_like(counts, int(counts[counts > 0].min()))
-        return first_of_each_class(y, random_priority(len(y), self.streams.device("replay")), quota)
 
     def train_mode(self) -> None:
         """Leave the networks in evaluation mode while the classifier is trained."""
@@ -160,11 +143,10 @@ class DERExpandable(Expanding):
 
     def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:
         """Check the balanced samples against the data of the task, too."""
-        rows = self.balanced
-        if (rows is not None) != (stage.name == "classifier"):
+        if (self.balanced is not None) != (stage.name == "classifier"):
             raise InputError(f"balanced does not fit the stage {stage.name!r}")
-        if rows is not None:
-            if not len(rows):
+        if self.balanced is not None:
+            if not len(self.balanced):
                 raise InputError("balanced is empty")
-            check_rows("balanced", rows, len(self.pool))
+            check_rows("balanced", self.balanced, len(self.pool))
         super().load_stage_state_dict(state, stage)

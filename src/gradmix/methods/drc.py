@@ -6,23 +6,20 @@ with model adaptation and fusion (MAFDRC); reference code chen-xw/DRC-CIL.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, distillation
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.plan import Plan
-from gradmix.models.heads import grow_head
-from gradmix.models.network import check_splittable, new_linear
-from gradmix.models.two_norms import TwoNorms
+from gradmix.models.network import Mix, Network, check_splittable, remove_head
 from gradmix.types import MixedBatch, Samples
 
 
@@ -37,6 +34,72 @@ class DRCOptions(Options):
     prior: Number = setting(1.2, "Logit adjustment τ in fusion, if the setting is 0.", ge=0)
 
 
+class TokenNorm(nn.BatchNorm1d):
+    """BatchNorm over all positions of a feature map, (B, T, d) → (B, T, d).
+
+    A single position of a single sample has no variance. It is normalised with the running
+    statistics, which stay unchanged.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name BatchNorm gives it
+        """Normalise each of the d channels."""
+        rows = input.flatten(0, 1)
+        if self.training and len(rows) == 1:
+            running = self.running_mean, self.running_var
+            rows = F.batch_norm(rows, *running, self.weight, self.bias, eps=self.eps)
+        else:
+            rows = super().forward(rows)
+        return rows.view_as(input)
+
+
+class TwoNorms(nn.Module):
+    """A network whose features are normalised twice, and one head on the sum of both embeddings.
+
+    The head is linear and has no bias, so its output for the sum is the sum of its outputs.
+
+    Args:
+        network: The network; it loses its head.
+        head: Embedding → logits, without bias.
+    """
+
+    def __init__(self, network: Network, head: nn.Linear) -> None:
+        super().__init__()
+        self.draws_randomly = network.draws_randomly
+        size, device = network.embedding_size, head.weight.device
+        self.network = remove_head(network)
+        self.norm_old = TokenNorm(size, device=device).requires_grad_(False)
+        self.norm_new = TokenNorm(size, device=device)
+        self.head = head
+        self.two = False  # whether there are old classes, and both normalisations count
+
+    def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> tuple[Tensor, Tensor]:
+        """Return the embeddings for old classes and for new ones, (B, d) each."""
+        tokens = self.network.tokens(x, mix, at)
+        new = self.network.pool(self.norm_new(tokens))
+        if not self.two:
+            return torch.zeros_like(new), new
+        return self.network.pool(self.norm_old(tokens)), new
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return logits of all classes, (B, C)."""
+        old, new = self.embeddings(x, mix, at)
+        logits: Tensor = self.head(old + new)
+        return logits
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Update the normalisation for old classes: copy the other one at first, later average.
+
+        Scales and shifts are averaged. Running statistics continue.
+        """
+        if not self.two:
+            self.norm_old.load_state_dict(self.norm_new.state_dict())
+            self.two = True
+            return
+        self.norm_old.weight.lerp_(self.norm_new.weight, 0.5)
+        self.norm_old.bias.lerp_(self.norm_new.bias, 0.5)
+
+
 class DRC(ExtendsNetwork, ER):
     """Two light branches, for old and for new classes; adaptation, then fusion.
 
@@ -49,10 +112,10 @@ class DRC(ExtendsNetwork, ER):
     Deviations: the classifier has no bias, so that its output for the sum of two embeddings is the
     sum of two outputs; fusion uses batches B1 ∪ B2, and the shares of the classes in their soft
     labels; both stages have the same optimizer; fusion starts from the adapted network, as the
-    reference does for CIFAR. The first old branch takes
-    over the running statistics, too, and the old network of the second task answers with the only
-    branch it has trained. (The reference adds its untrained one.) On networks without a feature
-    map the branches are BatchNorm layers on the embedding.
+    reference does for CIFAR. The first old branch copies the running statistics, too, and the old
+    network of the second task answers with the only branch it has trained. (The reference adds its
+    untrained one.) On networks without a feature map the branches are BatchNorm layers on the
+    embedding.
 
     Mixing: fusion only. Soft labels in all cross-entropies; the old branch counts by a row's share
     of old classes. Distillation passes the mixed input through all networks.
@@ -63,30 +126,24 @@ class DRC(ExtendsNetwork, ER):
     row_wise: ClassVar[bool] = False  # BatchNorm and means with weights cover the whole batch
     options_type: ClassVar[type[Options]] = DRCOptions
     options: DRCOptions
+    other_networks: ClassVar[tuple[str, ...]] = ("old", "adapted")
     model: TwoNorms
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         first = check_splittable(model, "DRC")
         super().__init__(first, *args, **kwargs)
-        generator, device = self.streams.generator("heads"), first.head.weight.device
-        sizes = first.head.in_features, first.head.out_features
-        head = new_linear(*sizes, bias=False, generator=generator, device=device)
+        head = self.new_layer(first.head.in_features, first.head.out_features, bias=False)
         self.model = TwoNorms(first, head)
-        self.old: TwoNorms | None = None  # the network before the task
+        self.old: nn.Module | None = None  # the network before the task
         self.old_classes = 0
-        self.adapted: TwoNorms | None = None  # the network after adaptation
+        self.adapted: nn.Module | None = None  # the network after adaptation
 
     def grow(self, seen: int) -> None:
         """From the second task on, keep the old network and merge the branches."""
         if self.seen:
             self.old, self.old_classes = self.frozen_copy(), self.seen
             self.model.merge()
-        generator = self.streams.generator("heads")
-        self.model.head = grow_head(self.head, seen, generator=generator)
-
-    def frozen_copy(self) -> TwoNorms:
-        """Return a copy of the network in evaluation mode."""
-        return copy.deepcopy(self.model).requires_grad_(False).eval()
+        self.model.head = self.grown(self.head, seen)
 
     def stages(self) -> Sequence[Stage]:
         """Return adaptation and fusion; the first task has one stage."""
@@ -161,17 +218,10 @@ class DRC(ExtendsNetwork, ER):
         return loss
 
     def branch_loss(self, old: Tensor, new: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of single branches: of the new one on all rows, the old on old rows.
-
-        Args:
-            old: Logits of the old branch, (B, C).
-            new: Logits of the new branch, (B, C).
-            targets: Soft labels, (B, C).
-        """
+        """Return the mean loss of the branches' logits (B, C): new on all rows, old on old rows."""
         share = targets[:, : self.old_classes].sum(dim=1)  # (B,) of old classes
-        values = [self.cross_entropy(logits, targets, "none") for logits in (old, new)]
-        weights = [share, torch.ones_like(share)]
-        return weighted_mean(torch.cat(values), torch.cat(weights))
+        values = torch.cat([self.cross_entropy(part, targets, "none") for part in (old, new)])
+        return weighted_mean(values, torch.cat([share, torch.ones_like(share)]))
 
     def end_task(self, new: Samples) -> None:
         """Store exemplars; old network, adapted network and shares belonged to the task."""
@@ -180,18 +230,13 @@ class DRC(ExtendsNetwork, ER):
 
     # --- state ------------------------------------------------------------------------------
 
-    def networks(self) -> dict[str, nn.Module]:
-        """Add the old and the adapted network, while there are any."""
-        others = {"old": self.old, "adapted": self.adapted}
-        return super().networks() | {name: net for name, net in others.items() if net is not None}
-
     def structure(self) -> dict[str, Any]:
         """Add which networks there are, and how many classes the old one knows."""
         return {
             **super().structure(),
             "two": self.model.two,
             "old": 0 if self.old is None else self.old_classes,
-            "old_two": self.old is not None and self.old.two,
+            "old_two": bool(getattr(self.old, "two", False)),
             "adapted": self.adapted is not None,
         }
 
@@ -211,9 +256,7 @@ class DRC(ExtendsNetwork, ER):
 
     def _reshape(self, outputs: int, *, two: bool) -> None:
         """Give the network a new head, and one branch or two."""
-        inputs, device = self.head.in_features, self.head.weight.device
-        generator = self.streams.generator("heads")
-        self.model.head = new_linear(inputs, outputs, False, generator=generator, device=device)
+        self.model.head = self.new_layer(self.head.in_features, outputs, bias=False)
         self.model.two = two
 
     def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:

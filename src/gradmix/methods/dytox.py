@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.losses import as_soft, fold_old_classes, smooth_labels
-from gradmix.methods.old_network import WithOldNetwork
-from gradmix.methods.parts import Stage
+from gradmix.methods.lwf import WithOldNetwork
+from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.mixer import Plan
+from gradmix.models.dytox import TaskTokenNetwork
+from gradmix.models.heads import BlockLinear, grow_head
 from gradmix.models.network import check_splittable
-from gradmix.models.task_tokens import TaskTokenNetwork
 
 
 class DyToxOptions(Options):
@@ -68,9 +68,9 @@ class DyTox(ExtendsNetwork, WithOldNetwork):
 
     def grow(self, seen: int) -> None:
         """Add a token and a head for new classes; for the first ones there are both."""
-        generator = self.streams.generator("heads")
+        generator, head = self.streams.generator("heads"), self.model.head
         if self.seen == 0:
-            self.model.grow_first(seen, generator)
+            self.model.head = BlockLinear([grow_head(head.layers[0], seen, generator=generator)])
         elif seen > self.seen:
             self.model.add_task(seen - self.seen, generator)
 

@@ -34,11 +34,8 @@ class ERACE(ER):
     def join(self, new: Tensor) -> Tensor:
         """Return pool rows of B1 ∪ B2 for every step, (S, |B1| + |B2|)."""
         rows, generator = self.replayable(), self.streams.device("replay")
-        drawn = [
-            rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
-            for _ in range(len(new))
-        ]
-        return torch.cat([new, torch.stack(drawn)[:, : self.replay_size]], dim=1)
+        orders = [torch.randperm(len(rows), generator=generator, device=rows.device) for _ in new]
+        return torch.cat([new, rows[torch.stack(orders)[:, : self.replay_size]]], dim=1)
 
     def replayable(self) -> Tensor:
         """Return pool rows of the memory and of as many samples of each current class."""
@@ -65,12 +62,9 @@ class ERACE(ER):
         return self.term(own, new / number) + self.term(replayed, share)
 
     def loss_among(self, present: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of rows (B, C) among some classes; among all if labels lie outside.
+        """Return the mean loss of logits with soft labels (B, C) among the classes `present` (K,).
 
-        Args:
-            present: The classes, (K,).
-            outputs: Logits, (B, C).
-            targets: Soft labels, (B, C).
+        A row whose label lies outside these classes is compared with all classes.
         """
         inside = targets[:, present].sum(dim=1) > 1 - 1e-6
         among = self.cross_entropy(outputs[:, present], targets[:, present], "none")

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import Options
-from gradmix.methods.finetune import FineTuning
+from gradmix.methods.bounds import FineTuning
+from gradmix.methods.parts import Options
 from gradmix.types import Samples
 
 
@@ -109,23 +109,23 @@ class EWC(FineTuning):
 
     def state_dict(self) -> dict[str, Any]:
         """Add importances and anchors."""
-        kept = {"importance": dict(self.importance), "anchor": dict(self.anchor)}
-        return {**super().state_dict(), **kept}
+        own = {"importance": dict(self.importance), "anchor": dict(self.anchor)}
+        return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore importances and anchors, too."""
         super().load_state_dict(state)
-        shapes = {name: value.shape for name, value in self.trained().items()}
         for kind in ("importance", "anchor"):
-            self._check(kind, state[kind], shapes)
+            self._check(kind, state[kind])
         if state["importance"].keys() != state["anchor"].keys() or any(
             bool((value < 0).any()) for value in state["importance"].values()
         ):
             raise InputError("importance: values are negative, or do not belong to the anchor")
         self.importance, self.anchor = dict(state["importance"]), dict(state["anchor"])
 
-    def _check(self, kind: str, saved: dict[str, Tensor], shapes: dict[str, torch.Size]) -> None:
+    def _check(self, kind: str, saved: dict[str, Tensor]) -> None:
         """Raise InputError unless saved values fit the parameters; the head may have grown."""
+        shapes = {name: value.shape for name, value in self.trained().items()}
         if saved and saved.keys() != shapes.keys():
             raise InputError(f"{kind}: the saved values belong to another network")
         for name, value in saved.items():

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
-from gradmix.methods.capabilities import ExtendsNetwork, Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import distillation
-from gradmix.methods.parts import Stage
+from gradmix.methods.parts import ExtendsNetwork, Options, Stage
 from gradmix.mixing.mixer import Plan
-from gradmix.models.heads import drop_output, grow_head, widen_head
+from gradmix.models.heads import drop_output, widen_head
 from gradmix.models.network import Mix, Network, check_splittable, new_linear
 from gradmix.types import MixedBatch
 
@@ -93,6 +92,7 @@ class FOSTER(ExtendsNetwork, ER):
 
     options_type: ClassVar[type[Options]] = FOSTEROptions
     options: FOSTEROptions
+    other_networks: ClassVar[tuple[str, ...]] = ("student",)
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(check_splittable(model, "FOSTER"), *args, **kwargs)
@@ -100,14 +100,13 @@ class FOSTER(ExtendsNetwork, ER):
 
     def grow(self, seen: int) -> None:
         """From the second task on, make two branches; the last student becomes the old one."""
-        generator = self.streams.generator("heads")
         if self.seen == 0:
-            assert isinstance(self.model, Network)
-            self.model.head = grow_head(self.head, seen, generator=generator)
+            self.model.head = self.grown(self.head, seen)
             return
         old = self.model if self.student is None else self.student
         assert isinstance(old, Network)
-        self.model, self.student = TwoBranches(old, seen, generator), None
+        self.model = TwoBranches(old, seen, self.streams.generator("heads"))
+        self.student = None
 
     def stages(self) -> Sequence[Stage]:
         """Return boosting and compression; the first task has one stage."""
@@ -125,19 +124,15 @@ class FOSTER(ExtendsNetwork, ER):
 
     def _new_student(self) -> None:
         assert isinstance(self.model, TwoBranches)
-        generator = self.streams.generator("heads")
         student = copy.deepcopy(self.model.old)
-        student.head = grow_head(student.head, self.head.out_features, generator=generator)
+        student.head = self.grown(student.head, self.head.out_features)
         self.student = student.requires_grad_(True).train()
 
     def train_mode(self) -> None:
         """Train the student in compression, with the two branches in evaluation mode."""
-        if self.stage.name == "compression":
-            assert self.student is not None
-            self.model.eval()
+        self.model.train(self.stage.name != "compression")
+        if self.student is not None:
             self.student.train()
-        else:
-            self.model.train()
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the student's in compression, otherwise all that are not frozen."""
@@ -222,16 +217,11 @@ class FOSTER(ExtendsNetwork, ER):
             scores: Tensor = self.student(x)
         return scores
 
-    def networks(self) -> dict[str, nn.Module]:
-        """Add the student, once there is one."""
-        return super().networks() | ({} if self.student is None else {"student": self.student})
-
     def structure(self) -> dict[str, Any]:
         """Add whether there are two branches and a student, and the old outputs."""
-        two = isinstance(self.model, TwoBranches)
         old = self.model.old.head.out_features if isinstance(self.model, TwoBranches) else 0
         student = self.student is not None
-        return {**super().structure(), "two": two, "old": old, "student": student}
+        return {**super().structure(), "two": old > 0, "old": old, "student": student}
 
     def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:
         """Check that there is a student in compression, and only there."""
@@ -246,13 +236,11 @@ class FOSTER(ExtendsNetwork, ER):
         first = self.model.old if isinstance(self.model, TwoBranches) else self.model
         assert isinstance(first, Network)
         self.model, self.student = first.requires_grad_(True), None
-        generator = self.streams.generator("heads")
         outputs, device = structure["old"] or structure["outputs"], self.head.weight.device
-        self.model.head = new_linear(
-            self.head.in_features, outputs, generator=generator, device=device
-        )
+        inputs, generator = self.head.in_features, self.streams.generator("heads")
+        self.model.head = new_linear(inputs, outputs, generator=generator, device=device)
         if structure["two"]:
-            self.model = TwoBranches(self.model, structure["outputs"], generator)
+            self.model = TwoBranches(first, structure["outputs"], generator)
         if structure["student"]:
             self._new_student()
         self.seen = structure["seen"]

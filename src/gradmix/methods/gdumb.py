@@ -13,9 +13,8 @@ from gradmix._setting_types import Number, setting
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
-from gradmix.methods.capabilities import Options
-from gradmix.methods.from_scratch import FromScratch
-from gradmix.methods.parts import Stage
+from gradmix.methods.bounds import FromScratch
+from gradmix.methods.parts import Options, Stage
 
 
 class GDumbOptions(Options):
@@ -36,9 +35,6 @@ class GDumb(FromScratch):
 
     options_type: ClassVar[type[Options]] = GDumbOptions
     options: GDumbOptions
-    replays: ClassVar[bool] = False
-    selection: ClassVar[str | None] = None
-    online: ClassVar[bool] = False
 
     @classmethod
     def check_memory(cls, exemplars_per_class: int | None) -> None:
@@ -57,15 +53,11 @@ class GDumb(FromScratch):
         """Store exemplars first; they are the data of the task."""
         new = pool.parts[0]
         self.memory.add(new, random_priority(len(new.y), self.streams.device("memory")))
-        super().begin_task(self.only_memory(pool), seen)
+        super().begin_task(pool.with_samples(self.memory.samples), seen)
 
     def set_pool(self, pool: Pool) -> None:
-        """Take the memory as the data of the task."""
-        super().set_pool(self.only_memory(pool))
-
-    def only_memory(self, pool: Pool) -> Pool:
-        """Return a pool whose new samples are the exemplars."""
-        return pool.with_samples(self.memory.samples)
+        """Take the memory as the data of the task: the exemplars are its new samples."""
+        super().set_pool(pool.with_samples(self.memory.samples))
 
     def stages(self) -> Sequence[Stage]:
         """Return one stage of many passes, because the memory is small."""

@@ -57,14 +57,11 @@ class GSS(ER):
         seen = embed(self.model, self.head, self.pool.inputs(index), y)
         delta, bias = residuals(seen.logits, seen.labels), self.head.bias is not None
         directions = gradient_directions(seen.embeddings, delta, bias=bias)
+        capacity = int(self.memory.quota(self.pool.y.unique()).max())  # exemplars of a class
         for label in y.unique().tolist():
             rows = (y == label).nonzero().squeeze(1)
-            buffer = buffers.setdefault(label, GreedyBuffer(self.capacity()))
+            buffer = buffers.setdefault(label, GreedyBuffer(capacity))
             buffer.offer(index[rows], directions.rows(rows), self.streams.device("memory"))
-
-    def capacity(self) -> int:
-        """Return how many exemplars a class may have with the current classes."""
-        return int(self.memory.quota(self.pool.y.unique()).max())
 
     def keep(self, new: Samples, buffers: dict[int, GreedyBuffer]) -> None:
         """Store the samples in the buffers; if the quota shrinks, the most diverse stay longest."""

@@ -8,31 +8,17 @@ from torch.nn import functional as F
 
 
 def as_soft(targets: Tensor, outputs: int) -> Tensor:
-    """Return soft labels, (B, C).
-
-    Args:
-        targets: Soft labels (B, C), or hard labels (B,), which become one-hot.
-        outputs: C.
-    """
+    """Return soft labels, (B, C), with C outputs; hard labels (B,) become one-hot."""
     return targets if targets.ndim == 2 else F.one_hot(targets, outputs).to(torch.float32)
 
 
 def smooth_labels(targets: Tensor, share: float) -> Tensor:
-    """Return soft labels with a share of their mass spread over all outputs, (B, C).
-
-    Args:
-        targets: Soft labels, (B, C).
-        share: The share.
-    """
+    """Return soft labels (B, C) with a share of their mass spread over all outputs."""
     return targets * (1 - share) + share / targets.shape[1]
 
 
 def fold_old_classes(targets: Tensor, number_old: int) -> Tensor:
-    """Return the summed mass of the old classes, then the mass of each new class, (B, 1 + new).
-
-    Args:
-        targets: Soft labels, (B, C).
-        number_old: Number of old classes, which come first.
+    """Return the summed mass of the old classes, which come first, then each new one's, (B, 1 + n).
 
     >>> fold_old_classes(torch.tensor([[0.25, 0.25, 0.5]]), 2)
     tensor([[0.5000, 0.5000]])

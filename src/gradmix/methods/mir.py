@@ -6,6 +6,7 @@ NeurIPS 2019; reference code optimass/Maximally_Interfered_Retrieval.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
@@ -14,9 +15,29 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.capabilities import Options
-from gradmix.methods.retrieval import Retrieval
-from gradmix.types import Samples
+from gradmix.methods.er import ER
+from gradmix.methods.parts import Options
+from gradmix.types import MixedBatch, Samples
+
+
+class Retrieval(ER):
+    """ER whose B2 is chosen at each step, because it depends on the network: MIR and ASER."""
+
+    plans: ClassVar[bool] = False
+
+    @abstractmethod
+    def retrieve(self, new: Tensor) -> Tensor:
+        """Return pool rows of B2 for the new samples at pool rows `new`, (|B2|,)."""
+
+    def plan_epoch(self, new: Tensor) -> None:
+        """Plan nothing: the replayed samples depend on the network at each step."""
+
+    def mixed_batch(self, step: int) -> MixedBatch:
+        """Retrieve B2, then mix B1 ∪ B2."""
+        assert self.new is not None
+        new = self.new[step]
+        batch = torch.cat([new, self.retrieve(new)])
+        return self.mixer.mix(self.mixer.plan(batch[None], self.selector.pairs), 0)
 
 
 class MIROptions(Options):
@@ -90,11 +111,9 @@ class MIR(Retrieval):
             if gradient is not None
         }
         with torch.no_grad():
-            before, after = (
-                self.adjusted(functional_call(self.model, (values, buffers), (candidates.x,)))
-                for values in (parameters, moved)
-            )
-            y = candidates.y
-            return F.cross_entropy(after, y, reduction="none") - F.cross_entropy(
-                before, y, reduction="none"
-            )
+            losses = []
+            for values in (parameters, moved):
+                outputs = functional_call(self.model, (values, buffers), (candidates.x,))
+                adjusted = self.adjusted(outputs)
+                losses.append(F.cross_entropy(adjusted, candidates.y, reduction="none"))
+        return losses[1] - losses[0]

@@ -79,12 +79,15 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]
     Raises:
         InputError: If the state is not one that this optimizer has for its parameters.
     """
-    parameters = _parameters(optimizer)
+    parameters, trial = _parameters(optimizer), copy.deepcopy(optimizer)
     if len(saved) != len(parameters):
         raise InputError(
             f"optimizer: the state of {len(saved)} parameters is saved; there are {len(parameters)}"
         )
-    expected = _after_a_step(optimizer)
+    for parameter in _parameters(trial):
+        parameter.grad = torch.zeros_like(parameter)
+    trial.step()
+    expected = optimizer_state(trial)  # what a state looks like after one step
     for number, (state, own) in enumerate(zip(saved, expected, strict=True)):
         if state:
             _check(f"optimizer.{number}", state, own)
@@ -98,15 +101,6 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _after_a_step(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the state that a copy has after one step, to compare saved states with."""
-    trial = copy.deepcopy(optimizer)
-    for parameter in _parameters(trial):
-        parameter.grad = torch.zeros_like(parameter)
-    trial.step()
-    return optimizer_state(trial)
 
 
 def _check(where: str, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -1,30 +1,29 @@
-"""What a method consists of: network, memory, mixer, selector, optimizer; and its saved state."""
+"""What a method consists of: options, network, memory, mixer, optimizer; and its saved state."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from gradmix._setting_types import Settings
 from gradmix.criterion import PairSelector, find_head
 from gradmix.data.pool import Normalise, Pool
-from gradmix.errors import InputError
+from gradmix.errors import InputError, UnknownNameError
 from gradmix.memory import ReplayMemory
-from gradmix.methods.capabilities import Capabilities, Options
-from gradmix.methods.optimizer import (
-    OPTIMIZERS,
-    check_optimizer,
-    load_optimizer,
-    optimizer_state,
-)
+from gradmix.methods.optimizer import OPTIMIZERS, check_optimizer, load_optimizer, optimizer_state
+from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer, Plan
 from gradmix.models.finetune import FineTuned
 from gradmix.models.heads import drop_output, grow_head
+from gradmix.models.network import new_linear
 from gradmix.models.weights import load_weights
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
-from gradmix.settings import TrainingSettings
+from gradmix.settings import TrainingSettings, task_scenario
 
 
 class Stage(NamedTuple):
@@ -34,8 +33,32 @@ class Stage(NamedTuple):
     epochs: int
 
 
-class Parts(Capabilities):
-    """The parts of a method, and their state in files.
+class Options(Settings):
+    """A method's own settings, all of them numbers; this one has none."""
+
+
+def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
+    """Return a method's options from their names and values.
+
+    Args:
+        kind: The options that the method declares.
+        given: Values by name; the others have their defaults.
+
+    Raises:
+        InputError: If a name is unknown or a value is not a number within bounds.
+    """
+    for name in given:
+        if name not in kind.model_fields:
+            known = kind.model_fields or ["(this method has none)"]
+            raise UnknownNameError("option", name, known)
+    return kind(**given)
+
+
+class Parts:
+    """The parts of a method, the settings that it refuses, and its state in files.
+
+    The class variables are what a method declares about itself. The checks of settings are class
+    methods: a sweep calls them before it builds a network.
 
     Args:
         model: The network.
@@ -48,6 +71,21 @@ class Parts(Capabilities):
         options: The method's own settings.
         ranks: The processes that compute the run together.
     """
+
+    options_type: ClassVar[type[Options]] = Options
+    grows: ClassVar[bool] = False  # whether the head must grow with the classes
+    replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
+    trains: ClassVar[bool] = True  # whether there are epochs of training
+    adjusts_gradients: ClassVar[bool] = False  # whether `adjust_gradients` changes them
+    softmax: ClassVar[bool] = True  # whether labels are learned by a softmax cross-entropy
+    plans: ClassVar[bool] = True  # whether `plan_epoch` returns a plan
+    selection: ClassVar[str | None] = "random"  # rule for exemplars; None if it is fixed
+    row_wise: ClassVar[bool] = True  # whether losses are means over rows, which ranks can share
+    needs_new_classes: ClassVar[bool] = False  # whether every task must bring new classes
+    extends_network: ClassVar[bool] = False  # whether it adds parts to a `Network`, and needs one
+    online: ClassVar[bool] = False  # whether `end_task` can store one batch after another
+    extras: ClassVar[frozenset[str]] = frozenset()  # what the memory stores beside the samples
+    other_networks: ClassVar[tuple[str, ...]] = ()  # attributes with networks to save, or None
 
     def __init__(
         self,
@@ -76,6 +114,58 @@ class Parts(Capabilities):
         self.plan: Plan | None = None  # the batches of the epoch
         self.pool: Pool  # the data of the task; `set_pool` takes it
 
+    # --- settings that the method refuses ----------------------------------------------------
+
+    @classmethod
+    def check_mix(cls, recipe: Recipe | None) -> None:
+        """Raise InputError for a mix that has no meaning for this method."""
+        if not cls.replays and recipe is not None and recipe.uses_gradients:
+            raise InputError(
+                f"mix has {recipe.partners!r} partners, which protect a memory, and "
+                f"{cls.__name__} replays none; give a mix without gradients"
+            )
+
+    @classmethod
+    def check_selection(cls, rule: str | None) -> None:
+        """Raise InputError for a rule of selection that this method cannot follow."""
+        if rule is not None and cls.selection is None:
+            raise InputError(
+                f"exemplar_selection is {rule!r}, but {cls.__name__} "
+                f"{'has its own rule' if cls.replays else 'keeps no exemplars'}; omit it"
+            )
+
+    @classmethod
+    def check_memory(cls, exemplars_per_class: int | None) -> None:
+        """Raise InputError for an empty memory if this method replays exemplars."""
+        if cls.replays and exemplars_per_class == 0:
+            raise InputError(
+                f"exemplars_per_class is 0, and {cls.__name__} replays exemplars; give 1 or more, "
+                "or a method that replays none, such as ridge or finetune"
+            )
+
+    @classmethod
+    def check_adjustment(cls, adjustment: float) -> None:
+        """Raise InputError for logit adjustment if the loss has no softmax."""
+        if adjustment and not cls.softmax:
+            raise InputError(
+                f"logit_adjustment is {adjustment}, which is for softmax outputs, and "
+                f"{cls.__name__} trains each output alone; give 0, or another method, such as er"
+            )
+
+    @classmethod
+    def check_scenario(cls, scenario: str) -> None:
+        """Raise InputError for a scenario that this method cannot learn."""
+        if scenario.startswith("online") and not cls.online:
+            raise InputError(
+                f"scenario is {scenario!r}, and {cls.__name__} needs all data of a task at once; "
+                "give another scenario, or a method that learns online, such as er, mir or der++"
+            )
+        if cls.needs_new_classes and task_scenario(scenario) != "class-incremental":
+            raise InputError(
+                f"scenario is {scenario!r}, and {cls.__name__} needs new classes in every task; "
+                "give scenario 'class-incremental', or another method, such as er or der++"
+            )
+
     # --- the network ------------------------------------------------------------------------
 
     @property
@@ -86,8 +176,7 @@ class Parts(Capabilities):
     @property
     def head_name(self) -> str:
         """The name of the last linear layer among the network's modules."""
-        names = [name for name, module in self.model.named_modules() if module is self.head]
-        return str(names[0])
+        return next(str(name) for name, module in self.model.named_modules() if module is self.head)
 
     @property
     def draws_randomly(self) -> bool:
@@ -102,8 +191,20 @@ class Parts(Capabilities):
     def grow(self, seen: int) -> None:
         """Make room for the classes of a new task; `seen` classes are known with it."""
         if self.head_grows:
-            generator = self.streams.generator("heads")
-            self.model.head = grow_head(self.head, seen, generator=generator)
+            self.model.head = self.grown(self.head, seen)
+
+    def frozen_copy(self) -> nn.Module:
+        """Return a copy of the network in evaluation mode, without gradients."""
+        return copy.deepcopy(self.model).requires_grad_(False).eval()
+
+    def grown(self, head: nn.Linear, outputs: int) -> nn.Linear:
+        """Return a head with more outputs; each call draws from the stream "heads"."""
+        return grow_head(head, outputs, generator=self.streams.generator("heads"))
+
+    def new_layer(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+        """Return a linear layer on the head's device; each call draws from the stream "heads"."""
+        generator, device = self.streams.generator("heads"), self.head.weight.device
+        return new_linear(inputs, outputs, bias, generator=generator, device=device)
 
     # --- the optimizer ----------------------------------------------------------------------
 
@@ -112,20 +213,15 @@ class Parts(Capabilities):
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """Return a new optimizer for the current stage."""
-        return OPTIMIZERS[self.settings.optimizer](self.parameter_groups(), self.settings)
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the trained parameters; a pretrained backbone has a lower learning rate."""
-        if not isinstance(self.model, FineTuned):
-            return [{"params": self.parameters()}]
-        backbone = self.model.pretrained_parameters()
-        inside = {id(parameter) for parameter in self.model.module.parameters()}
-        others = [parameter for parameter in self.parameters() if id(parameter) not in inside]
-        return [
-            {"params": others},
-            {"params": backbone, "lr_scale": self.settings.backbone_lr_scale},
-        ]
+        """Return an optimizer for the stage; a pretrained backbone has a lower learning rate."""
+        groups: list[dict[str, Any]] = [{"params": self.parameters()}]
+        if isinstance(self.model, FineTuned):
+            backbone = self.model.pretrained_parameters()
+            inside = {id(parameter) for parameter in backbone}
+            others = [parameter for parameter in self.parameters() if id(parameter) not in inside]
+            scale = self.settings.backbone_lr_scale
+            groups = [{"params": others}, {"params": backbone, "lr_scale": scale}]
+        return OPTIMIZERS[self.settings.optimizer](groups, self.settings)
 
     # --- forgetting on purpose --------------------------------------------------------------
 
@@ -147,9 +243,7 @@ class Parts(Capabilities):
     def without_output(self, head: nn.Linear, label: int) -> nn.Linear:
         """Return a head without the output `label`."""
         shorter = drop_output(head, label)
-        if self.head_grows:
-            return shorter
-        return grow_head(shorter, head.out_features, generator=self.streams.generator("heads"))
+        return shorter if self.head_grows else self.grown(shorter, head.out_features)
 
     def drop_samples(self) -> None:
         """Remove all stored samples, for a file to share; predictions do not change.
@@ -173,7 +267,8 @@ class Parts(Capabilities):
 
     def networks(self) -> dict[str, nn.Module]:
         """Return every network that a later step depends on."""
-        return {"model": self.model}
+        named = {name: getattr(self, name) for name in ("model", *self.other_networks)}
+        return {name: network for name, network in named.items() if network is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next task depends on, except random streams and data."""
@@ -227,3 +322,12 @@ class Parts(Capabilities):
         self.plan = None
         if state["plan"] is not None:
             self.plan = self.mixer.load_plan(state["plan"], self.selector.pairs)
+
+
+class ExtendsNetwork:
+    """For methods that add parts to the network when new classes come; derive from it first."""
+
+    grows: ClassVar[bool] = True
+    needs_new_classes: ClassVar[bool] = True
+    extends_network: ClassVar[bool] = True
+    online: ClassVar[bool] = False

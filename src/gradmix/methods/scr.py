@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.data.views import second_view
-from gradmix.methods.capabilities import Options
+from gradmix.methods.icarl import NearestMean
 from gradmix.methods.losses import as_soft, smooth_labels
-from gradmix.methods.nearest_mean import NearestMean
+from gradmix.methods.parts import Options
 from gradmix.models.adapt import Adapted
 from gradmix.models.finetune import FineTuned
 from gradmix.models.network import Network, new_linear
@@ -50,6 +50,7 @@ class SCR(NearestMean):
     row_wise: ClassVar[bool] = False  # each row is compared with all others
     options_type: ClassVar[type[Options]] = SCROptions
     options: SCROptions
+    other_networks: ClassVar[tuple[str, ...]] = ("projector",)
     model: Network | Adapted | FineTuned
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,10 +78,6 @@ class SCR(NearestMean):
         soft = smooth_labels(soft, self.settings.label_smoothing)
         loss = supervised_contrast(projected, soft.repeat(2, 1), self.options.temperature)
         return loss + self.class_loss(self.head(one.detach()), mixed.targets)
-
-    def networks(self) -> dict[str, nn.Module]:
-        """Add the projector."""
-        return {**super().networks(), "projector": self.projector}
 
 
 def supervised_contrast(projected: Tensor, targets: Tensor, temperature: float) -> Tensor:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.capabilities import Options
-from gradmix.methods.expanding import Expanding, ExpandingOptions
 from gradmix.methods.losses import as_soft, contrast
+from gradmix.methods.memo import Expanding, ExpandingOptions
+from gradmix.methods.parts import Options
 from gradmix.models.heads import drop_output, grow_head
 from gradmix.models.network import check_splittable
 from gradmix.models.tagfex import Seen, TagFexNetwork
@@ -87,22 +87,17 @@ class TagFex(Expanding):
         spread = options.contrast * contrast(projected, projected, TEMPERATURE)
         if net.auxiliary is None:
             return loss + spread
+        assert net.predictor is not None
+        assert net.old_projector is not None
+        now = net.old_projector(net.predictor(seen.general))  # as features of the last task
         share = (self.seen - (net.auxiliary.out_features - 1)) / self.seen  # of old classes
         return (
             loss
             + self.auxiliary_loss(net.auxiliary, seen.newest, targets)
             + (1 - share) * spread
-            + share * options.distill * self.distilled(seen)
+            + share * options.distill * contrast(now, net.old_projector(seen.before), TEMPERATURE)
             + self.merged(seen, logits, targets, loss)
         )
-
-    def distilled(self, seen: Seen) -> Tensor:
-        """Return the InfoNCE loss of the task-agnostic features with those of the last task."""
-        net = self.model
-        assert net.predictor is not None
-        assert net.old_projector is not None
-        now = net.old_projector(net.predictor(seen.general))
-        return contrast(now, net.old_projector(seen.before), TEMPERATURE)
 
     def merged(self, seen: Seen, logits: Tensor, targets: Tensor, loss: Tensor) -> Tensor:
         """Return the cross-entropy of the merged features, and the transfer to the network.

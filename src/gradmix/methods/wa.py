@@ -11,8 +11,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.capabilities import Options
-from gradmix.methods.old_network import WithOldNetwork
+from gradmix.methods.lwf import WithOldNetwork
+from gradmix.methods.parts import Options
 from gradmix.models.heads import align_weights
 from gradmix.types import Samples
 

@@ -11,10 +11,9 @@ import torch
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.models.adapt import Adapted, adapt, load_backbone
-from gradmix.models.cnn import CNN
 from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.models.network import MLP, LinearModel, Network, Part, new_linear
-from gradmix.models.resnet import ResNet18
+from gradmix.models.resnet import CNN, ResNet18
 from gradmix.models.vit import ViT
 
 __all__ = [
@@ -49,36 +48,6 @@ class ModelInfo:
     build: Callable[[Sequence[int], int], Network]
 
 
-def _linear(shape: Sequence[int], outputs: int) -> Network:
-    return LinearModel(math.prod(shape), outputs)
-
-
-def _mlp(shape: Sequence[int], outputs: int, *, hidden: Sequence[int]) -> Network:
-    return MLP(math.prod(shape), outputs, hidden)
-
-
-def _resnet18(shape: Sequence[int], outputs: int, *, width: int = 64, stem: str = "3x3") -> Network:
-    channels, _, _ = _image(shape, "a ResNet")
-    return ResNet18(outputs, in_channels=channels, width=width, stem=stem)
-
-
-def _cnn(shape: Sequence[int], outputs: int) -> Network:
-    return CNN(outputs, in_channels=_image(shape, "a CNN")[0])
-
-
-def _vit(shape: Sequence[int], outputs: int, *, dim: int, depth: int, heads: int) -> Network:
-    channels, height, width = _image(shape, "a ViT")
-    return ViT(
-        outputs,
-        image_size=(height, width),
-        patch=_patch(height, width),
-        in_channels=channels,
-        dim=dim,
-        depth=depth,
-        heads=heads,
-    )
-
-
 def _image(shape: Sequence[int], network: str) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape) < 1:
         raise InputError(
@@ -89,33 +58,41 @@ def _image(shape: Sequence[int], network: str) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _patch(height: int, width: int) -> int:
-    """Nearest to 8 patches a side: 4 at 28 and 32 pixels, 8 at 64; at most ViT's usual 16."""
-    common, ideal = math.gcd(height, width), min(max(height, width) / 8, 16)
+def _resnet18(shape: Sequence[int], outputs: int, *, width: int = 64, stem: str = "3x3") -> Network:
+    channels, _, _ = _image(shape, "a ResNet")
+    return ResNet18(outputs, in_channels=channels, width=width, stem=stem)
+
+
+def _vit(shape: Sequence[int], outputs: int, **sizes: int) -> Network:
+    """Return a ViT of about 8 patches a side: of 4 pixels at 28 and 32, 8 at 64, at most 16."""
+    channels, *sides = _image(shape, "a ViT")
+    common, ideal = math.gcd(*sides), min(max(sides) / 8, 16)
     divisors = [size for size in range(1, common + 1) if common % size == 0]
-    return min(divisors, key=lambda size: (abs(size - ideal), -size))
+    patch = min(divisors, key=lambda size: (abs(size - ideal), -size))
+    height, width = sides
+    return ViT(outputs, image_size=(height, width), patch=patch, in_channels=channels, **sizes)
 
 
 MODELS: dict[str, ModelInfo] = {
     "linear": ModelInfo(
         "a linear head on the inputs themselves",
         "for frozen features and closed-form methods",
-        _linear,
+        lambda shape, outputs: LinearModel(math.prod(shape), outputs),
     ),
     "mlp": ModelInfo(
         "two hidden layers of 256 units, ReLU",
         "the paper, for MNIST and FMNIST",
-        partial(_mlp, hidden=(256, 256)),
+        lambda shape, outputs: MLP(math.prod(shape), outputs, (256, 256)),
     ),
     "mlp-small": ModelInfo(
         "two hidden layers of 128 units, ReLU",
         "our choice, for the digits",
-        partial(_mlp, hidden=(128, 128)),
+        lambda shape, outputs: MLP(math.prod(shape), outputs, (128, 128)),
     ),
     "cnn": ModelInfo(
         "four 3x3 convolutions of 32 to 256 channels, for 8 to 224 pixels",
         "our choice, for photos from scratch on CPUs",
-        _cnn,
+        lambda shape, outputs: CNN(outputs, in_channels=_image(shape, "a CNN")[0]),
     ),
     "resnet18": ModelInfo(
         "ResNet-18 with a 3x3 stem, 64 to 512 channels, for 32 and 64 pixels",

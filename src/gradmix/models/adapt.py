@@ -184,30 +184,24 @@ def load_backbone(
         InputError: If a tensor is missing, left over or has another shape; nothing changes then.
     """
     target = network.module if isinstance(network, Adapted) else network
-    head_names = _names_of(network.head, target)
+    head_names = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in target.named_modules(remove_duplicate=False)
+        if module is network.head
+        for name in ("weight", "bias")
+    }
     wanted = [name for name in target.state_dict() if name not in head_names]
     if not wanted:
         raise InputError("weights: the network has only a head, which is not loaded; omit them")
-    given = {_renamed(name, rename or {}): tensor for name, tensor in _tensors(source).items()}
-    given = {name: tensor for name, tensor in given.items() if name not in head_names}
+    given = {}
+    for name, tensor in _tensors(source).items():
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"source[{name!r}] is a {type(tensor).__name__}, not a tensor")
+        beginnings = (pair for pair in (rename or {}).items() if name.startswith(pair[0]))
+        old, new = next(beginnings, ("", ""))
+        if (own_name := new + name.removeprefix(old)) not in head_names:
+            given[own_name] = tensor
     load_matching(target, given, wanted)
-
-
-def _names_of(part: nn.Module, whole: nn.Module) -> set[str]:
-    """Return the names of a submodule's tensors in the state dict of the whole module."""
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in whole.named_modules(remove_duplicate=False)
-        if module is part
-        for name in ("weight", "bias")
-    }
-
-
-def _renamed(name: str, rename: Mapping[str, str]) -> str:
-    for old, new in rename.items():
-        if name.startswith(old):
-            return new + name[len(old) :]
-    return name
 
 
 def _tensors(source: Source) -> Mapping[str, Tensor]:
@@ -215,9 +209,4 @@ def _tensors(source: Source) -> Mapping[str, Tensor]:
         source = source.module
     if isinstance(source, nn.Module):
         return source.state_dict()
-    if isinstance(source, Mapping):
-        for name, tensor in source.items():
-            if not isinstance(tensor, Tensor):
-                raise InputError(f"source[{name!r}] is a {type(tensor).__name__}, not a tensor")
-        return source
-    return read_weights(source)
+    return source if isinstance(source, Mapping) else read_weights(source)

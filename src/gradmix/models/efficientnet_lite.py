@@ -6,8 +6,6 @@ and Le 2019; Liu 2020). Its 3.4 million weights come from `gradmix.models.pretra
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,24 +14,14 @@ BATCH_NORM_EPSILON = 1e-3  # TensorFlow's; PyTorch's default is 1e-5
 BATCH_NORM_MOMENTUM = 0.01
 
 
-class Stage(NamedTuple):
-    """A row of blocks; only the first one has the stride."""
-
-    blocks: int
-    kernel: int
-    stride: int
-    expansion: int
-    channels: int
-
-
-STAGES = (
-    Stage(1, 3, 1, 1, 16),
-    Stage(2, 3, 2, 6, 24),
-    Stage(2, 5, 2, 6, 40),
-    Stage(3, 3, 2, 6, 80),
-    Stage(3, 5, 1, 6, 112),
-    Stage(4, 5, 2, 6, 192),
-    Stage(1, 3, 1, 6, 320),
+STAGES = (  # blocks, kernel, stride of the first block, expansion, channels
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
 )
 
 
@@ -113,21 +101,13 @@ class EfficientNetLite0(nn.Sequential):
     embedding_size = EMBEDDING_SIZE
 
     def __init__(self) -> None:
-        channels = 32
-        rows: list[nn.Module] = [ConvNorm(3, channels, 3, 2)]
-        for stage in STAGES:
-            rows.append(_row(channels, stage))
-            channels = stage.channels
-        rows.append(ConvNorm(channels, EMBEDDING_SIZE))
+        inputs = 32
+        rows: list[nn.Module] = [ConvNorm(3, inputs, 3, 2)]
+        for blocks, kernel, stride, expansion, channels in STAGES:
+            row = nn.Sequential(InvertedResidual(inputs, channels, kernel, stride, expansion))
+            for _ in range(blocks - 1):
+                row.append(InvertedResidual(channels, channels, kernel, 1, expansion))
+            rows.append(row)
+            inputs = channels
+        rows.append(ConvNorm(inputs, EMBEDDING_SIZE))
         super().__init__(*rows, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
-
-
-def _row(inputs: int, stage: Stage) -> nn.Sequential:
-    """Return the blocks of one stage."""
-    sizes = [(inputs, stage.stride)] + [(stage.channels, 1)] * (stage.blocks - 1)
-    return nn.Sequential(
-        *(
-            InvertedResidual(channels, stage.channels, stage.kernel, stride, stage.expansion)
-            for channels, stride in sizes
-        )
-    )

@@ -55,15 +55,8 @@ def widen_head(
 def drop_output(head: nn.Linear, label: int) -> nn.Linear:
     """Return a head without the output `label`; the other outputs keep their weights exactly."""
     kept = [row for row in range(head.out_features) if row != label]
-    bias = head.bias is not None
-    shorter: nn.Linear = nn.utils.skip_init(
-        nn.Linear,
-        head.in_features,
-        len(kept),
-        bias,
-        device=head.weight.device,
-        dtype=head.weight.dtype,
-    )
+    bias, kind = head.bias is not None, {"device": head.weight.device, "dtype": head.weight.dtype}
+    shorter: nn.Linear = nn.utils.skip_init(nn.Linear, head.in_features, len(kept), bias, **kind)
     with torch.no_grad():
         shorter.weight.copy_(head.weight[kept])
         if bias:

@@ -44,11 +44,7 @@ class Part(nn.Sequential):
                 f"increasing numbers from 0 to {len(self)}"
             )
         self.mix_after = places
-        self.number_points(0, len(places))
-
-    def number_points(self, first: int, of: int) -> None:
-        """Set the number of this part's first mix point and the number of points of the network."""
-        self._first_point, self._mix_points = first, of
+        self.first_point, self.mix_points = 0, len(places)  # `Network` numbers its parts' points
 
     def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """Run all stages; apply `mix` at point `at` if that point lies in this part."""
@@ -56,21 +52,17 @@ class Part(nn.Sequential):
             for stage in self:
                 x = stage(x)
             return x
-        place = self._place(at)
+        if at is None or not 0 <= at < self.mix_points:
+            raise InputError(
+                f"at is {at}; mix points count from 0, and this network has {self.mix_points}"
+            )
+        own = at - self.first_point
+        place = self.mix_after[own] if 0 <= own < len(self.mix_after) else None
         for number, stage in enumerate(self):
             if number == place:
                 x = mix(x)
             x = stage(x)
         return mix(x) if place == len(self) else x
-
-    def _place(self, at: int | None) -> int | None:
-        """Return the stage before which point `at` lies; None if it lies in another part."""
-        if at is None or not 0 <= at < self._mix_points:
-            raise InputError(
-                f"at is {at}; mix points count from 0, and this network has {self._mix_points}"
-            )
-        own = at - self._first_point
-        return self.mix_after[own] if 0 <= own < len(self.mix_after) else None
 
 
 class Network(nn.Module):
@@ -106,8 +98,8 @@ class Network(nn.Module):
         self.head = head  # registered last: the criterion takes the last linear layer
         self.embedding_size = head.in_features
         self.mix_points = len(shared.mix_after) + len(special.mix_after)
-        shared.number_points(0, self.mix_points)
-        special.number_points(len(shared.mix_after), self.mix_points)
+        shared.mix_points = special.mix_points = self.mix_points
+        special.first_point = len(shared.mix_after)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw all weights from an explicit CPU generator, by PyTorch's default distributions."""

@@ -8,28 +8,24 @@ converted once to safetensors in the user's cache, and read without pickle after
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from gradmix.errors import InputError, UnknownNameError
+from gradmix.errors import InputError, MissingPackageError, UnknownNameError
 from gradmix.models.adapt import tensor_of, without_head
 from gradmix.models.efficientnet_lite import EfficientNetLite0
-from gradmix.models.weights import (
-    Package,
-    digest_of,
-    load_matching,
-    package_weights,
-    read_weights,
-)
+from gradmix.models.weights import Package, digest_of, load_matching, package_weights, read_weights
 
 TIMM = "timm/"  # the prefix of timm's model names
-HALF_RANGE = ((127 / 255,) * 3, (128 / 255,) * 3)  # mean and std of TensorFlow's Lite networks
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -121,8 +117,9 @@ PRETRAINED: dict[str, Pretrained] = {
             leave_out="_fc.",  # ImageNet's 1,000 outputs
         ),
         EfficientNetLite0.embedding_size,
-        160,
-        *HALF_RANGE,
+        input_size=160,
+        mean=(127 / 255,) * 3,
+        std=(128 / 255,) * 3,
     ),
 }
 """The pretrained backbones by name."""
@@ -166,8 +163,9 @@ def load_pretrained(
     state = package_weights(entry.package, module) if weights is None else read_weights(weights)
     _load(module, state)
     digest, size = digest_of(module), input_size or entry.input_size
-    own = (entry.embedding_size, size, entry.mean, entry.std, model, digest)
-    return Backbone(_frozen(module), *own)
+    return Backbone(
+        _frozen(module), entry.embedding_size, size, entry.mean, entry.std, model, digest
+    )
 
 
 def from_module(
@@ -198,11 +196,40 @@ def _from_timm(name: str, input_size: int | None, weights: str | PathLike[str] |
 
     Without `weights`, timm downloads the published ones.
     """
-    from gradmix.models._timm import create
+    timm, own_name = import_timm(), name.removeprefix(TIMM)
+    if not timm.is_model(own_name):
+        raise InputError(f"model is {name!r}; timm has no such model (see timm.list_models)")
+    module = timm.create_model(own_name, pretrained=weights is None, num_classes=0)
+    config = timm.data.resolve_model_data_config(module)
+    mean, std, size = tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1]
+    return from_module(
+        module, input_size=input_size or size, mean=mean, std=std, weights=weights, name=name
+    )
 
-    module, own_size, mean, std = create(name.removeprefix(TIMM), pretrained=weights is None)
-    size = input_size or own_size
-    return from_module(module, input_size=size, mean=mean, std=std, weights=weights, name=name)
+
+def import_timm() -> Any:
+    """Return the package timm (extra `gradmix[timm]`).
+
+    timm imports torchvision, whose compiled operators exist only beside the PyTorch build they were
+    compiled for. Beside another one, the import stops at the first of two missing operators.
+    Declaring both lets it succeed. No network of timm calls them.
+
+    Raises:
+        MissingPackageError: If timm or torchvision is not installed or does not import.
+    """
+    try:
+        with suppress(RuntimeError):  # "operator torchvision::nms does not exist"
+            return import_module("timm")
+        for name in ("nms", "qnms"):
+            signature = "(Tensor a, Tensor b, float t) -> Tensor"
+            with suppress(RuntimeError):  # it is declared already
+                torch.library.define(f"torchvision::{name}", signature)
+        return import_module("timm")
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise MissingPackageError(
+            f"timm cannot be imported ({reason}): pip install 'gradmix[timm]'"
+        ) from error
 
 
 class Embedding(nn.Module):
@@ -252,15 +279,10 @@ def fold_batch_norms(module: nn.Module) -> nn.Module:
     fifth to a third faster, and its embeddings change by less than 1e-4. Do not train the copy.
     """
     copy = deepcopy(module).eval()
-    for parent in list(copy.modules()):
-        if isinstance(parent, nn.Sequential):
-            _fold_sequence(parent)
+    for sequence in [part for part in copy.modules() if isinstance(part, nn.Sequential)]:
+        for place in range(len(sequence) - 1):
+            conv, norm = sequence[place], sequence[place + 1]
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                sequence[place] = fuse_conv_bn_eval(conv, norm)
+                sequence[place + 1] = nn.Identity()
     return copy
-
-
-def _fold_sequence(sequence: nn.Sequential) -> None:
-    for place in range(len(sequence) - 1):
-        conv, norm = sequence[place], sequence[place + 1]
-        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-            sequence[place] = fuse_conv_bn_eval(conv, norm)
-            sequence[place + 1] = nn.Identity()

