@@ -10,7 +10,7 @@ from torch import nn
 from gradmix.criterion import embed, find_head
 from gradmix.errors import CorruptFileError, InputError
 from gradmix.models import MLP, Adapted, ResNet18, adapt, grow_head, load_backbone
-from gradmix.models.resnet import TORCHVISION_NAMES
+from gradmix.models.convolutional import TORCHVISION_NAMES
 
 X = torch.rand(4, 1, 2, 3, generator=torch.Generator().manual_seed(0))
 

@@ -11,9 +11,9 @@ import torch
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.models.adapt import Adapted, adapt, load_backbone
+from gradmix.models.convolutional import CNN, ResNet18
 from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.models.network import MLP, LinearModel, Network, Part, new_linear
-from gradmix.models.resnet import CNN, ResNet18
 from gradmix.models.vit import ViT
 
 __all__ = [

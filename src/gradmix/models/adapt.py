@@ -178,7 +178,7 @@ def load_backbone(
             that `torch.load` reads with `weights_only=True`). Tensors are matched by name and
             shape; the head's are skipped.
         rename: Replaces beginnings of the source's names. `TORCHVISION_NAMES` in
-            `gradmix.models.resnet` loads torchvision's resnet18.
+            `gradmix.models.convolutional` loads torchvision's resnet18.
 
     Raises:
         InputError: If a tensor is missing, left over or has another shape; nothing changes then.
