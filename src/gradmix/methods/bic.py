@@ -87,7 +87,7 @@ class BiC(WithOldNetwork):
     @property
     def replay_size(self) -> int:
         """How many samples a step replays: as set, or all that are not held out if fewer."""
-        return min(self.settings.replay_batch_size, len(self.pool) - self.pool.num_new)
+        return min(super().replay_size, len(self.pool) - self.pool.num_new)
 
     def draw_replay(self) -> Tensor:
         """Draw pool rows of B2 uniformly from the exemplars that are not held out."""
