@@ -209,11 +209,14 @@ def _item(item: Any, where: str) -> tuple[Tensor, int]:
 def _input(image: Any, where: str) -> Tensor:
     """Return an image as uint8 (C, H, W), or a row of floats as float32 (d,)."""
     if hasattr(image, "mode") and hasattr(image, "convert"):  # a Pillow image
+        channels = 1 if is_grey(image.mode) else 3
         try:
-            converted = convert(image, 1 if is_grey(image.mode) else 3)
+            converted = convert(image, channels)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        return torch.from_numpy(np.array(channels_first(converted), order="C"))
+        pixels = torch.empty((channels, converted.height, converted.width), dtype=torch.uint8)
+        channels_first(converted, pixels.numpy())
+        return pixels
     if not isinstance(image, (Tensor, np.ndarray)):
         raise InputError(
             f"{where} has an image of type {type(image).__name__}; it must be a tensor, a NumPy "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 THREADS = min(8, os.cpu_count() or 1)
 _AHEAD = 64  # results in advance
-_AT_ONCE = 4  # images that a thread decodes for one result
+_AT_ONCE = 16  # most images that a thread decodes for one result
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -59,7 +59,7 @@ class _Group(NamedTuple):
 
     pixels: npt.NDArray[np.uint8]  # of the whole batch, (B, C, H, W)
     batch: list[int]  # the rows of the whole batch
-    start: int  # place in the batch of the first image
+    places: range  # of the few images in the batch
 
 
 class StreamedImages:
@@ -119,24 +119,28 @@ class StreamedImages:
             CorruptFileError: A file cannot be read.
         """
         rows = [self._rows[index.cpu()].tolist() for index in indices]
-        for pixels in map_ahead(self._decode, self._groups(rows), ahead=_AHEAD // _AT_ONCE):
-            if pixels is None:
-                continue
-            decoded = torch.from_numpy(pixels)
-            if self.device.type == "cuda":  # pinned, so that the copy does not wait
-                decoded = decoded.pin_memory()
-            yield decoded.to(self.device, non_blocking=True)
+        ready = map_ahead(self._decode, self._groups(rows), ahead=2 * THREADS)
+        # `map` and `filter` keep no batch: its memory is free for the next one
+        yield from map(self._send, filter(lambda pixels: pixels is not None, ready))
+
+    def _send(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
+        """Return decoded images on the device."""
+        decoded = torch.from_numpy(pixels)
+        if self.device.type == "cuda":  # pinned, so that the copy does not wait
+            decoded = decoded.pin_memory()
+        return decoded.to(self.device, non_blocking=True)
 
     def _groups(self, batches: Sequence[list[int]]) -> Iterator[_Group]:
         """Yield the images of all batches, a few at a time; at least one group per batch."""
         for batch in batches:
             pixels = np.empty((len(batch), *self.files.shape), dtype=np.uint8)
-            for start in range(0, max(len(batch), 1), _AT_ONCE):
-                yield _Group(pixels, batch, start)
+            count = max(1, min(_AT_ONCE, -(-len(batch) // THREADS)))  # every thread gets some
+            for start in range(0, max(len(batch), 1), count):
+                yield _Group(pixels, batch, range(start, min(start + count, len(batch))))
 
     def _decode(self, group: _Group) -> npt.NDArray[np.uint8] | None:
         """Decode the images of a group; return the pixels of the batch after its last group."""
-        pixels, batch, start = group
-        for place in range(start, min(start + _AT_ONCE, len(batch))):
-            pixels[place] = self.files.decode(batch[place])
-        return pixels if start + _AT_ONCE >= len(batch) else None
+        pixels, batch, places = group
+        for place in places:
+            self.files.decode(batch[place], pixels[place])
+        return pixels if places.stop == len(batch) else None
