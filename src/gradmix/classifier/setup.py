@@ -28,7 +28,7 @@ from gradmix.classifier.defaults import (
     photo_layout,
 )
 from gradmix.classifier.inputs import Layout, reading
-from gradmix.data.statistics import channel_statistics, check_statistics
+from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError
 from gradmix.methods import Method, find_method
 from gradmix.mixing import parse_recipe

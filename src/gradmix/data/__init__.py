@@ -14,9 +14,13 @@ from gradmix.data.domains import split_into_domains
 from gradmix.data.idx import fashion_mnist, mnist, read_idx
 from gradmix.data.image_folders.dataset import from_folder, imagenet
 from gradmix.data.image_folders.source import checked_path
-from gradmix.data.own_tasks import benchmark_from_tasks
 from gradmix.data.stream import StreamedImages
-from gradmix.data.tasks import Benchmark, resolve_class_order, split_into_tasks
+from gradmix.data.tasks import (
+    Benchmark,
+    benchmark_from_tasks,
+    resolve_class_order,
+    split_into_tasks,
+)
 from gradmix.data.tiny_imagenet import tiny_imagenet_200
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.settings import StreamSettings, task_scenario

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -42,8 +42,6 @@ class Normalise:
 
 
 Transform = Callable[..., Tensor]  # (uint8 images, *, generator) → uint8 images
-
-
 Rows = slice | Tensor  # some rows of a batch
 ALL = slice(None)
 
@@ -76,7 +74,7 @@ class Pool:
         self.one_gather = not self.streamed and not self._transforms
         self.random_views = bool(self._transforms)  # whether `augmented` differs from call to call
         self._ready = False  # whether the stored samples are network inputs already
-        self._stored: Stored
+        self._stored: _InMemory | _Streamed
         if isinstance(new.x, Tensor):
             x = torch.cat([part.x for part in parts])
             self._ready = not self._transforms and 4 * x.numel() <= READY_BYTES
@@ -128,19 +126,6 @@ class Pool:
         self._stored.expect(batches)
 
 
-class Stored(Protocol):
-    """Samples by index, in memory or in files."""
-
-    def gather(self, index: Tensor) -> Tensor:
-        """Return the samples at `index`, as stored."""
-
-    def gather_rows(self, index: Tensor, rows: Rows) -> Tensor:
-        """Return as many samples as `index` has; those beyond `rows` may be blank."""
-
-    def expect(self, batches: Sequence[Tensor]) -> None:
-        """Announce the next batches."""
-
-
 class _InMemory:
     """All samples on the device."""
 
@@ -148,9 +133,11 @@ class _InMemory:
         self._x = x
 
     def gather(self, index: Tensor) -> Tensor:
+        """Return the samples at `index`, as stored."""
         return self._x.index_select(0, index)
 
     def gather_rows(self, index: Tensor, rows: Rows) -> Tensor:
+        """Return as many samples as `index` has; those beyond `rows` may be blank."""
         return self.gather(index)
 
     def expect(self, batches: Sequence[Tensor]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,12 +60,10 @@ class ReplayMemory:
                 f"exemplars_per_class is {exemplars_per_class} and total is {total}; "
                 "give exactly one of them"
             )
-        for name, value, least in (
-            ("exemplars_per_class", exemplars_per_class, 0),
-            ("total", total, 1),
-        ):
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}; give {least} or more")
+        if exemplars_per_class is not None and exemplars_per_class < 0:
+            raise InputError(f"exemplars_per_class is {exemplars_per_class}; give 0 or more")
+        if total is not None and total < 1:
+            raise InputError(f"total is {total}; give 1 or more")
         if not balanced and total is None:
             raise InputError("balanced is False and total is None; give a total without balance")
         self.exemplars_per_class, self.balanced = exemplars_per_class, balanced
@@ -209,8 +206,8 @@ class ReplayMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """Return exemplars, labels, priorities and extras."""
-        extras = dict(self.extras)
-        return {"x": self.x, "y": self.y, "priority": self._priority, "extras": extras}
+        rows = {"x": self.x, "y": self.y, "priority": self._priority}
+        return {**rows, "extras": dict(self.extras)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved memory.
@@ -223,17 +220,12 @@ class ReplayMemory:
         for name, part in rows.items():
             if len(part) != len(y):
                 raise InputError(f"memory.{name} has {len(part)} rows for {len(y)} labels")
-        if len(y) and self._exceeds(y):
+        counts = y.unique(return_counts=True)[1].cpu()
+        too_many = self.total is not None and len(y) > self.total
+        if len(y) and (too_many or bool((counts > self._shares(len(counts))).any())):
             raise InputError(f"memory: {len(y)} exemplars are saved, more than this budget allows")
         self.x, self.y, self._priority = x, y, priority
         self.extras = dict(state["extras"])
-
-    def _exceeds(self, y: Tensor) -> bool:
-        """Return whether exemplars with these labels exceed the budget."""
-        if self.total is not None and len(y) > self.total:
-            return True
-        counts = np.unique(y.numpy(force=True), return_counts=True)[1]
-        return bool((counts > self._shares(len(counts)).numpy()).any())
 
 
 def first_of_each_class(labels: Tensor, priority: Tensor, quota: Tensor) -> Tensor:

@@ -11,13 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gradmix.data.datasets import DataSet
+from gradmix.data.datasets import DataSet, complete_statistics
 from gradmix.data.image_folders.classes import Listing, list_images
 from gradmix.data.image_folders.decode import RESAMPLING, Header
 from gradmix.data.image_folders.read import Form, channels_of, load_images
 from gradmix.data.image_folders.source import FileSource, existing_path
 from gradmix.data.locate import DATA_VARIABLE, not_found, search_path
-from gradmix.data.statistics import complete_statistics
 from gradmix.errors import DataWarning, InputError, UnknownNameError
 from gradmix.types import Samples
 

@@ -119,10 +119,18 @@ class ImageFiles:
         return _unreadable(_attempts(decode, len(self)))
 
     def _shaped(self, image: Image.Image) -> Image.Image:
+        from PIL import ImageOps
+
         channels, height, width = self.shape
         if self._resample is not None:
-            _decode_smaller(image, max(height, width))
-        image = convert(_upright(image), channels)
+            # libjpeg decodes a photo at 1/2, 1/4 or 1/8 of its size if it is resized anyway. It is
+            # about three times as fast for 3000x4000 pixels. The result keeps `_DRAFT_GAP` times
+            # the size that is needed, so a resized pixel differs by a few grey levels at most.
+            side = _DRAFT_GAP * max(height, width)
+            image.draft(None, (side, side))  # no effect on other formats
+        if _orientation(image) != 1:  # Pillow itself turns TIFF files
+            image = ImageOps.exif_transpose(image)
+        image = convert(image, channels)
         if self._resample is not None:
             image = _resize_and_crop(image, width, height, self._resample)
         if image.size != (width, height):
@@ -163,27 +171,20 @@ def read_headers(
     source: PhotoSource, names: Sequence[str]
 ) -> tuple[dict[int, Header], list[UnreadableImage]]:
     """Return the headers of all readable files, by row, and the unreadable files."""
-    found = list(_attempts(lambda row: _read_image(source, names[row], _header), len(names)))
+
+    def header(image: Image.Image) -> Header:
+        on_its_side = _orientation(image) > 4
+        width, height = reversed(image.size) if on_its_side else image.size
+        return Header(width, height, is_grey(image.mode))
+
+    found = list(_attempts(lambda row: _read_image(source, names[row], header), len(names)))
     headers = {row: header for row, header in enumerate(found) if isinstance(header, Header)}
     return headers, _unreadable(found)
-
-
-def _header(image: Image.Image) -> Header:
-    on_its_side = _orientation(image) > 4
-    width, height = reversed(image.size) if on_its_side else image.size
-    return Header(width, height, is_grey(image.mode))
 
 
 def is_grey(mode: str) -> bool:
     """Return whether an image of Pillow's `mode` has no colours."""
     return mode in (*_GREY_MODES, *_DEEP_GREY_MODES, "La")
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """Return the image upright, by its EXIF data; Pillow itself turns TIFF files."""
-    from PIL import ImageOps
-
-    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -242,7 +243,12 @@ def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]
             if isinstance(found, Image.Image):
                 return use(found)
             with Image.open(found, formats=_formats_to_try(splitext(name)[1].lower())) as image:
-                _check_pixels(image)
+                limit = Image.MAX_IMAGE_PIXELS  # above it Pillow only warns
+                if limit is not None and image.width * image.height > limit:
+                    raise CorruptFileError(
+                        f"the image is {image.width}x{image.height}; at most {limit} pixels are "
+                        "decoded"
+                    )
                 return use(image)
     except UnidentifiedImageError as error:
         raise CorruptFileError(f"{source.path_of(name)}: not an image file") from error
@@ -250,26 +256,6 @@ def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]
         where, reason = source.path_of(name), str(error) or type(error).__name__
         message = reason if reason.startswith(where) else f"{where}: {reason}"
         raise CorruptFileError(message) from error
-
-
-def _check_pixels(image: Image.Image) -> None:
-    """Refuse what Pillow only warns about: a small file may unpack to fill the memory."""
-    from PIL import Image
-
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
-        raise CorruptFileError(
-            f"the image is {image.width}x{image.height}; at most {limit} pixels are decoded"
-        )
-
-
-def _decode_smaller(image: Image.Image, side: int) -> None:
-    """Let libjpeg decode a photo at 1/2, 1/4 or 1/8 of its size if it is resized anyway.
-
-    It is about three times as fast for 3000x4000 pixels. The result keeps `_DRAFT_GAP` times the
-    size that is needed, so a resized pixel differs by a few grey levels at most.
-    """
-    image.draft(None, (_DRAFT_GAP * side, _DRAFT_GAP * side))  # no effect on other formats
 
 
 def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str) -> Image.Image:
@@ -284,9 +270,9 @@ def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str)
         )
     if image.size != size:
         image = image.resize(size, Image.Resampling[resample.upper()])
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    if image.size == (width, height):
+    if size == (width, height):
         return image
+    left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
 
 
