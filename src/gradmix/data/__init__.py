@@ -12,7 +12,7 @@ from gradmix.data.cifar import cifar_10, cifar_100
 from gradmix.data.datasets import DataSet, digits, from_arrays, from_dataset
 from gradmix.data.domains import split_into_domains
 from gradmix.data.idx import fashion_mnist, mnist, read_idx
-from gradmix.data.image_folders.dataset import from_folder, imagenet
+from gradmix.data.image_folders.read import from_folder, imagenet
 from gradmix.data.image_folders.source import checked_path
 from gradmix.data.stream import StreamedImages
 from gradmix.data.tasks import (

@@ -119,8 +119,6 @@ class ImageFiles:
         return _unreadable(_attempts(decode, len(self)))
 
     def _shaped(self, image: Image.Image) -> Image.Image:
-        from PIL import ImageOps
-
         channels, height, width = self.shape
         if self._resample is not None:
             # libjpeg decodes a photo at 1/2, 1/4 or 1/8 of its size if it is resized anyway. It is
@@ -129,6 +127,8 @@ class ImageFiles:
             side = _DRAFT_GAP * max(height, width)
             image.draft(None, (side, side))  # no effect on other formats
         if _orientation(image) != 1:  # Pillow itself turns TIFF files
+            from PIL import ImageOps
+
             image = ImageOps.exif_transpose(image)
         image = convert(image, channels)
         if self._resample is not None:

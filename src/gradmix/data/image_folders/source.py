@@ -72,7 +72,8 @@ class FileSource:
         """
         if self.in_shards:
             shard, member = self._members[f"{self._root}{name}"]
-            _check_size(self.path_of(name), member.size)
+            if member.size > LARGEST_FILE:
+                raise _too_large(self.path_of(name), member.size)
             with open(shard, "rb", buffering=0) as file:
                 content = _read_at(file, member.offset, member.size)
             if len(content) != member.size:
@@ -80,7 +81,8 @@ class FileSource:
             return io.BytesIO(content)
         if self._is_zip:
             found = self._open_zip().getinfo(f"{self._root}{name}")
-            _check_size(self.path_of(name), found.file_size)
+            if found.file_size > LARGEST_FILE:
+                raise _too_large(self.path_of(name), found.file_size)
             return self._open_zip().open(found)
         return open_file(self.path / self._root / name)
 
@@ -130,15 +132,14 @@ def open_file(path: Path) -> IO[bytes]:
     """Open a file for reading; CorruptFileError for anything but a regular file."""
     if not path.is_file():  # opening a pipe would wait forever
         raise CorruptFileError(f"{path}: not a file (a broken link, a pipe or a device)")
-    _check_size(str(path), path.stat().st_size)
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise _too_large(str(path), size)
     return path.open("rb")
 
 
-def _check_size(where: str, size: int) -> None:
-    if size > LARGEST_FILE:
-        raise CorruptFileError(
-            f"{where}: the file has {size} bytes; at most {LARGEST_FILE} are read"
-        )
+def _too_large(where: str, size: int) -> CorruptFileError:
+    return CorruptFileError(f"{where}: the file has {size} bytes; at most {LARGEST_FILE} are read")
 
 
 def _refuse_folder(error: OSError) -> None:
