@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from gradmix.data.datasets import DataSet
 from gradmix.data.locate import CIFAR_10, CIFAR_100, Archive, locate_archive
 from gradmix.errors import CorruptFileError
 from gradmix.types import Samples
 
-_SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
 
 
@@ -97,10 +95,21 @@ def read_cifar(path: str | Path, layout: CifarLayout) -> DataSet:
     counts = {**layout.train, **layout.test}
     content = _read_files(path, layout.archive.folder, (layout.class_names, *counts))
     for name, count in counts.items():
-        _check_size(path / name, len(content[name]), count * layout.record)
-    names = _class_names(content[layout.class_names], path / layout.class_names, layout)
+        size, expected = len(content[name]), count * layout.record
+        if size != expected:
+            cut = "truncated: " if size < expected else ""
+            raise CorruptFileError(
+                f"{path / name}: {cut}it has {size} bytes and should have {expected}"
+            )
+    lines = content[layout.class_names].decode("utf-8", errors="replace").split("\n")
+    names = tuple(line.strip() for line in lines if line.strip())
+    if len(names) != layout.label_classes[-1]:
+        raise CorruptFileError(
+            f"{path / layout.class_names}: lists {len(names)} classes and should list "
+            f"{layout.label_classes[-1]}"
+        )
     train, test = (
-        _join([_records(content[name], path / name, layout) for name in part])
+        _records(path, {name: content[name] for name in part}, layout)
         for part in (layout.train, layout.test)
     )
     mean, std = (tuple(value * 255 for value in values) for values in (layout.mean, layout.std))
@@ -113,63 +122,37 @@ def _read_files(path: Path, folder: str, names: Sequence[str]) -> dict[str, byte
         found = {name: path / name for name in names if (path / name).is_file()}
         content = {name: bytearray(file.read_bytes()) for name, file in found.items()}
     else:
-        content = _read_tar(path, {f"{folder}/{name}": name for name in names})
+        wanted = {f"{folder}/{name}": name for name in names}
+        content = {}
+        try:
+            with tarfile.open(path, "r:gz") as archive:
+                for member in archive:
+                    if member.name in wanted and member.isfile():
+                        stream = archive.extractfile(member)
+                        assert stream is not None  # a regular file
+                        content[wanted[member.name]] = bytearray(stream.read())
+        except (EOFError, zlib.error, tarfile.TarError) as error:
+            raise CorruptFileError(f"{path}: the archive is damaged: {error}") from error
     missing = [name for name in names if name not in content]
     if missing:
         raise CorruptFileError(f"{path}: lacks {', '.join(missing)}; it is not complete")
     return content
 
 
-def _read_tar(path: Path, wanted: Mapping[str, str]) -> dict[str, bytearray]:
-    content = {}
-    try:
-        with tarfile.open(path, "r:gz") as archive:
-            for member in archive:
-                if member.name in wanted and member.isfile():
-                    stream = archive.extractfile(member)
-                    assert stream is not None  # a regular file
-                    content[wanted[member.name]] = bytearray(stream.read())
-    except (EOFError, zlib.error, tarfile.TarError) as error:
-        raise CorruptFileError(f"{path}: the archive is damaged: {error}") from error
-    return content
-
-
-def _check_size(path: Path, size: int, expected: int) -> None:
-    if size != expected:
-        cut = "truncated: " if size < expected else ""
-        raise CorruptFileError(f"{path}: {cut}it has {size} bytes and should have {expected}")
-
-
-def _class_names(content: bytearray, path: Path, layout: CifarLayout) -> tuple[str, ...]:
-    lines = content.decode("utf-8", errors="replace").split("\n")
-    names = tuple(line.strip() for line in lines if line.strip())
-    if len(names) != layout.label_classes[-1]:
-        raise CorruptFileError(
-            f"{path}: lists {len(names)} classes and should list {layout.label_classes[-1]}"
-        )
-    return names
-
-
-def _records(content: bytearray, path: Path, layout: CifarLayout) -> Samples:
-    """Return the pixels and labels of the records; `path` is for messages."""
-    records = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, layout.record)
-    for column, classes in enumerate(layout.label_classes):
-        _check_labels(records[:, column], classes, path)
-    labels = len(layout.label_classes)
-    x = records[:, labels:].reshape(-1, *_SHAPE)
+def _records(path: Path, files: Mapping[str, bytearray], layout: CifarLayout) -> Samples:
+    """Return the pixels and labels of the records in files; `path` is for messages."""
+    parts = []
+    for name, content in files.items():
+        records = torch.frombuffer(content, dtype=torch.uint8).reshape(-1, layout.record)
+        for column, classes in enumerate(layout.label_classes):
+            wrong = (records[:, column] >= classes).nonzero().flatten()
+            if len(wrong):
+                row = int(wrong[0])
+                raise CorruptFileError(
+                    f"{path / name}: record {row} has label {int(records[row, column])}; labels "
+                    f"run from 0 to {classes - 1}"
+                )
+        parts.append(records)
+    records, labels = torch.cat(parts), len(layout.label_classes)
+    x = records[:, labels:].reshape(-1, 3, 32, 32)
     return Samples(x.contiguous(), records[:, labels - 1].long())
-
-
-def _check_labels(labels: Tensor, classes: int, path: Path) -> None:
-    wrong = (labels >= classes).nonzero().flatten()
-    if len(wrong):
-        row = int(wrong[0])
-        raise CorruptFileError(
-            f"{path}: record {row} has label {int(labels[row])}; labels run from 0 to {classes - 1}"
-        )
-
-
-def _join(parts: list[Samples]) -> Samples:
-    if len(parts) == 1:
-        return parts[0]
-    return Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))

@@ -21,7 +21,7 @@ from gradmix.errors import CorruptFileError
 from gradmix.types import Samples
 
 _UNSIGNED_BYTE = 0x08
-_CHUNK = 1 << 20  # bytes; a wrong header must not allocate memory
+_CHUNK = 1 << 20  # bytes
 _FASHION_NAMES = (
     "T-shirt/top",
     "Trouser",
@@ -49,14 +49,14 @@ def fashion_mnist() -> DataSet:
 def _from_idx(files: FileSet, class_names: tuple[str, ...], mean: float, std: float) -> DataSet:
     """Read four IDX files; `mean` and `std` are for values scaled to 0 … 1."""
     paths = locate(files)
-    train, test = (_read_part(paths, part) for part in ("train", "t10k"))
+    train, test = (
+        Samples(
+            read_idx(paths[f"{part}-images-idx3-ubyte"]).unsqueeze(1),  # (N, 1, 28, 28)
+            read_idx(paths[f"{part}-labels-idx1-ubyte"]).long(),  # (N,)
+        )
+        for part in ("train", "t10k")
+    )
     return DataSet(files.name, train, test, class_names, mean=(mean * 255,), std=(std * 255,))
-
-
-def _read_part(paths: dict[str, Path], part: str) -> Samples:
-    x = read_idx(paths[f"{part}-images-idx3-ubyte"])
-    y = read_idx(paths[f"{part}-labels-idx1-ubyte"])
-    return Samples(x.unsqueeze(1), y.long())  # (N, 1, 28, 28) and (N,)
 
 
 def read_idx(path: str | Path) -> Tensor:
@@ -73,7 +73,12 @@ def read_idx(path: str | Path) -> Tensor:
     with open_unpacked(path) as stream:
         shape = _read_shape(stream, path)
         expected = math.prod(shape)
-        content = _read_at_most(stream, expected + 1)
+        content = bytearray()  # it grows with the bytes that exist, whatever the header says
+        while len(content) <= expected:
+            chunk = stream.read(min(_CHUNK, expected + 1 - len(content)))
+            if not chunk:
+                break
+            content += chunk
     if len(content) != expected:
         found = f"only {len(content)}" if len(content) < expected else "more"
         raise CorruptFileError(
@@ -100,14 +105,3 @@ def _read_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
         raise CorruptFileError(f"{path}: ends within the IDX header of {dimensions} dimensions")
     starts = range(0, len(header), 4)
     return tuple(int.from_bytes(header[start : start + 4], "big") for start in starts)
-
-
-def _read_at_most(stream: BinaryIO, count: int) -> bytearray:
-    """Read up to `count` bytes, and use memory only for bytes that exist."""
-    content = bytearray()
-    while len(content) < count:
-        chunk = stream.read(min(_CHUNK, count - len(content)))
-        if not chunk:
-            break
-        content += chunk
-    return content

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ _AHEAD = 64  # results in advance
 _AT_ONCE = 16  # most images that a thread decodes for one result
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_Group = tuple[npt.NDArray[np.uint8], list[int], range]
 
 
 def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD) -> Iterator[_R]:
@@ -52,14 +53,6 @@ def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD
             yield waiting.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-class _Group(NamedTuple):
-    """A few images of a batch, which one thread decodes."""
-
-    pixels: npt.NDArray[np.uint8]  # of the whole batch, (B, C, H, W)
-    batch: list[int]  # the rows of the whole batch
-    places: range  # of the few images in the batch
 
 
 class StreamedImages:
@@ -131,12 +124,15 @@ class StreamedImages:
         return decoded.to(self.device, non_blocking=True)
 
     def _groups(self, batches: Sequence[list[int]]) -> Iterator[_Group]:
-        """Yield the images of all batches, a few at a time; at least one group per batch."""
+        """Yield the images of all batches, a few at a time; at least one group per batch.
+
+        A group is the pixels of its batch, (B, C, H, W), the rows of the batch, and some places.
+        """
         for batch in batches:
             pixels = np.empty((len(batch), *self.files.shape), dtype=np.uint8)
             count = max(1, min(_AT_ONCE, -(-len(batch) // THREADS)))  # every thread gets some
             for start in range(0, max(len(batch), 1), count):
-                yield _Group(pixels, batch, range(start, min(start + count, len(batch))))
+                yield pixels, batch, range(start, min(start + count, len(batch)))
 
     def _decode(self, group: _Group) -> npt.NDArray[np.uint8] | None:
         """Decode the images of a group; return the pixels of the batch after its last group."""

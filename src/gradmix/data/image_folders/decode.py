@@ -15,7 +15,7 @@ which any bytes could be: they are tried only for files with their extension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 from posixpath import splitext
@@ -63,13 +63,6 @@ class Header(NamedTuple):
     grey: bool
 
 
-class UnreadableImage(NamedTuple):
-    """An image that cannot be used."""
-
-    row: int  # in the list of files
-    message: str  # names the file and the reason
-
-
 class ImageFiles:
     """Image files that become pixels of one shape (C, H, W).
 
@@ -104,19 +97,22 @@ class ImageFiles:
 
         _read_image(self.source, self.names[row], write)
 
-    def decode_all(self) -> tuple[Tensor, list[UnreadableImage]]:
-        """Return the pixels of all files, zeros for unreadable ones, and the unreadable files."""
+    def decode_all(self) -> tuple[Tensor, dict[int, str]]:
+        """Return the pixels of all files, zeros for unreadable ones, and why files are unreadable.
+
+        The reasons name the files and are in a dictionary by row.
+        """
         pixels = torch.zeros((len(self), *self.shape), dtype=torch.uint8)
         array = pixels.numpy()
-        return pixels, _unreadable(_attempts(lambda row: self.decode(row, array[row]), len(self)))
+        return pixels, _attempt_all(lambda row: self.decode(row, array[row]), len(self))[1]
 
-    def check_all(self) -> list[UnreadableImage]:
-        """Decode all files, keep no pixels, and return the unreadable files."""
+    def check_all(self) -> dict[int, str]:
+        """Decode all files, keep no pixels, and return why files are unreadable, by row."""
 
         def decode(row: int) -> None:
             self.decode(row, np.empty(self.shape, dtype=np.uint8))
 
-        return _unreadable(_attempts(decode, len(self)))
+        return _attempt_all(decode, len(self))[1]
 
     def _shaped(self, image: Image.Image) -> Image.Image:
         channels, height, width = self.shape
@@ -169,17 +165,15 @@ def _formats_to_try(extension: str) -> tuple[str, ...]:
 
 def read_headers(
     source: PhotoSource, names: Sequence[str]
-) -> tuple[dict[int, Header], list[UnreadableImage]]:
-    """Return the headers of all readable files, by row, and the unreadable files."""
+) -> tuple[dict[int, Header], dict[int, str]]:
+    """Return the headers of all readable files, and why the others are unreadable, by row."""
 
     def header(image: Image.Image) -> Header:
         on_its_side = _orientation(image) > 4
         width, height = reversed(image.size) if on_its_side else image.size
         return Header(width, height, is_grey(image.mode))
 
-    found = list(_attempts(lambda row: _read_image(source, names[row], header), len(names)))
-    headers = {row: header for row, header in enumerate(found) if isinstance(header, Header)}
-    return headers, _unreadable(found)
+    return _attempt_all(lambda row: _read_image(source, names[row], header), len(names))
 
 
 def is_grey(mode: str) -> bool:
@@ -276,17 +270,19 @@ def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str)
     return image.crop((left, top, left + width, top + height))
 
 
-def _attempts(work: Callable[[int], _T], rows: int) -> Iterator[_T | UnreadableImage]:
-    """Yield what `work` returns for each row, in order; an unreadable file is no error."""
+def _attempt_all(work: Callable[[int], _T], rows: int) -> tuple[dict[int, _T], dict[int, str]]:
+    """Return what `work` returns for each row, or the message of its CorruptFileError, by row."""
 
-    def attempt(row: int) -> _T | UnreadableImage:
+    def attempt(row: int) -> _T | CorruptFileError:
         try:
             return work(row)
         except CorruptFileError as error:
-            return UnreadableImage(row, str(error))
+            return error
 
-    return map_ahead(attempt, range(rows))
-
-
-def _unreadable(found: Iterable[object]) -> list[UnreadableImage]:
-    return [image for image in found if isinstance(image, UnreadableImage)]
+    found, unreadable = {}, {}
+    for row, result in enumerate(map_ahead(attempt, range(rows))):
+        if isinstance(result, CorruptFileError):
+            unreadable[row] = str(result)
+        else:
+            found[row] = result
+    return found, unreadable

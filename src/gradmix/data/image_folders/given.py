@@ -91,8 +91,8 @@ def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:
     """
     source = GivenPhotos(items, name)
     headers, unreadable = read_headers(source, source.names)
-    if unreadable:
-        raise CorruptFileError(unreadable[0].message)
+    for message in unreadable.values():
+        raise CorruptFileError(message)
     return [headers[row][:2] for row in range(len(source.names))]
 
 
@@ -114,7 +114,7 @@ class GivenPhotos:
 
     def open(self, name: str) -> IO[bytes] | Image.Image:
         """Return a photo: a file to decode, or the pixels."""
-        _, content = self._photos[_number(name)]
+        _, content = self._photos[int(name.partition("/")[0])]
         if isinstance(content, Path):
             return open_file(content)
         if isinstance(content, bytes):
@@ -124,11 +124,7 @@ class GivenPhotos:
 
     def path_of(self, name: str) -> str:
         """Return what messages call a photo."""
-        return self._photos[_number(name)][0] if name else "the photos"
-
-
-def _number(name: str) -> int:
-    return int(name.partition("/")[0])
+        return self._photos[int(name.partition("/")[0])][0] if name else "the photos"
 
 
 def _photos_of(item: Any, where: str) -> list[tuple[str, Path | bytes | Image.Image]]:

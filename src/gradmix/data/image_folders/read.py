@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -23,11 +23,9 @@ from gradmix.data.image_folders.decode import (
     RESAMPLING,
     Header,
     ImageFiles,
-    UnreadableImage,
     read_headers,
 )
 from gradmix.data.image_folders.source import FileSource, existing_path, is_archive
-from gradmix.data.locate import DATA_VARIABLE, not_found, search_path
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import (
     CorruptFileError,
@@ -94,17 +92,16 @@ def load_images(
     count = len(listing.names)
     skipped: list[str] = []
 
-    def readable(unreadable: Sequence[UnreadableImage], known: str = "") -> list[int]:
+    def readable(unreadable: Mapping[int, str], known: str = "") -> list[int]:
         """Return the rows of the readable images; note the others, or refuse them."""
-        skipped.extend(image.message for image in unreadable)
+        skipped.extend(unreadable.values())
         if unreadable and (not skip or len(skipped) == count):
             known = known if len(skipped) < count else ""
             raise CorruptFileError(
                 f"{skipped[0]} ({known}{len(skipped)} of {count} images cannot be read"
                 f"{'' if skip else hint})"
             )
-        bad = {image.row for image in unreadable}
-        return [row for row in range(len(listing.names)) if row not in bad]
+        return [row for row in range(len(listing.names)) if row not in unreadable]
 
     if not isinstance(form, Form):
         headers, unreadable = read_headers(listing.source, listing.names)
@@ -113,7 +110,7 @@ def load_images(
     files = ImageFiles(listing.source, listing.names, *form)
     x = cast(Tensor, StreamedImages(files))  # it offers what callers need of a tensor
     if stream or (stream is None and x.shape.numel() > IN_MEMORY):
-        unreadable = files.check_all() if skip else []
+        unreadable = files.check_all() if skip else {}
     else:
         x, unreadable = files.decode_all()
     if unreadable:
@@ -304,7 +301,7 @@ def from_folder(
             )
     whole_path = found.resolve()
     own_name = whole_path.name if whole_path.is_dir() else whole_path.stem
-    data = _data_set(name or own_name, listing, x, mean, std)
+    data = make_data_set(name or own_name, listing, x, mean, std)
     warned = list(listing.skipped)
     if unreadable:
         many = f"{len(unreadable)} unreadable images; the first: {unreadable[0]}"
@@ -314,49 +311,14 @@ def from_folder(
     return replace(data, skipped=(*unreadable, *listing.skipped))
 
 
-def imagenet() -> DataSet:
-    """Return ImageNet-1K (ILSVRC 2012) at 224x224, streamed from its files; val is the test set.
-
-    `gradmix.data.locate` lists the folders that are searched for `train/<wnid>/` and
-    `val/<wnid>/`. Classes are named and sorted by wnid.
-    """
-    for folder in search_path("imagenet"):
-        if (folder / "train").is_dir() and (folder / "val").is_dir():
-            return read_imagenet(folder, num_classes=1000)
-    raise not_found(
-        "ILSVRC 2012",
-        "imagenet",
-        [
-            "register at image-net.org, download ILSVRC2012_img_train.tar and "
-            "ILSVRC2012_img_val.tar, unpack them as <folder>/imagenet/train/<wnid>/*.JPEG and "
-            "<folder>/imagenet/val/<wnid>/*.JPEG (val by its ground truth), then "
-            f"export {DATA_VARIABLE}=<folder>"
-        ],
-    )
-
-
-def read_imagenet(folder: Path, *, num_classes: int, size: int = 224) -> DataSet:
-    """Return a folder with ImageNet's layout; InputError unless it has `num_classes` classes."""
-    listing = list_images(FileSource(folder), test_folders=("val",))
-    if len(listing.classes) != num_classes:
-        raise InputError(
-            f"{folder}: has {len(listing.classes)} classes, but ImageNet has {num_classes}; "
-            f"to use it as it is, give folder:{folder}@{size} as the data set"
-        )
-    form = Form((3, size, size), "bilinear")
-    x = load_images(listing, form, stream=True, skip=False, hint="").x
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    scaled = [tuple(value * 255 for value in values) for values in (mean, std)]
-    return _data_set("imagenet", listing, x, *scaled)
-
-
-def _data_set(
+def make_data_set(
     name: str,
     listing: Listing,
     x: Tensor,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> DataSet:
+    """Return the images of a listing as a data set; statistics that are None are computed."""
     y, cut = torch.tensor(listing.labels), listing.num_train
     train, test = Samples(x[:cut], y[:cut]), Samples(x[cut:], y[cut:])
     return DataSet(name, train, test, listing.classes, *complete_statistics(mean, std, train.x))
