@@ -177,9 +177,8 @@ def from_dataset(
     """
     if class_names is None:
         class_names = own_class_names(train)
-    parts = [read_items(part, where) for part, where in ((train, "train"), (test, "test"))]
-    (x_train, y_train), (x_test, y_test) = parts
-    return from_arrays(x_train, y_train, x_test, y_test, class_names=class_names, name=name)
+    arrays = (*read_items(train, "train"), *read_items(test, "test"))
+    return from_arrays(*arrays, class_names=class_names, name=name)
 
 
 def check_samples(samples: Samples, num_classes: int, x_name: str, y_name: str) -> None:
@@ -201,17 +200,13 @@ def check_samples(samples: Samples, num_classes: int, x_name: str, y_name: str) 
         row = int((~x.isfinite()).any(dim=1).nonzero()[0])
         worst = float(x[row][~x[row].isfinite()][0])
         raise InputError(f"{x_name} holds {worst} in row {row}; every value must be finite")
-    _check_labels(y, len(x), num_classes, x_name, y_name)
-
-
-def _check_labels(y: Tensor, count: int, num_classes: int, x_name: str, y_name: str) -> None:
     if y.dtype not in _INTEGERS or y.ndim != 1:
         raise InputError(
             f"{y_name} is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 (N,)"
         )
-    if len(y) != count:
+    if len(y) != len(x):
         raise InputError(
-            f"{y_name} has {len(y)} labels and {x_name} {count} samples; "
+            f"{y_name} has {len(y)} labels and {x_name} {len(x)} samples; "
             "there must be one label per sample"
         )
     wrong = ((y < 0) | (y >= num_classes)).nonzero()
@@ -250,17 +245,14 @@ def _last_of_each_class(y: Tensor, count: int) -> Tensor:
 def check_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
     """Raise InputError unless both hold one finite value per channel, and std is above zero."""
     for name, values in (("mean", mean), ("std", std)):
-        if not _are_finite(values, channels):
+        try:
+            finite = len(values) == channels and all(map(math.isfinite, values))
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            finite = False
+        if not finite:
             raise InputError(f"{name} is {values}; it must be {channels} finite values")
     if min(std) <= 0:
         raise InputError(f"std is {std}; every value must be above zero")
-
-
-def _are_finite(values: Sequence[float], count: int) -> bool:
-    try:
-        return len(values) == count and all(math.isfinite(value) for value in values)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return False
 
 
 def complete_statistics(

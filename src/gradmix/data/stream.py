@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -113,8 +113,9 @@ class StreamedImages:
         """
         rows = [self._rows[index.cpu()].tolist() for index in indices]
         ready = map_ahead(self._decode, self._groups(rows), ahead=2 * THREADS)
+        whole = filter(lambda pixels: pixels is not None, ready)
         # `map` and `filter` keep no batch: its memory is free for the next one
-        yield from map(self._send, filter(lambda pixels: pixels is not None, ready))
+        yield from map(self._send, cast(Iterator[npt.NDArray[np.uint8]], whole))
 
     def _send(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
         """Return decoded images on the device."""

@@ -96,7 +96,16 @@ def list_images(
     part = _required_test_part(top, test_folders, "hold out test images")
     train, skipped = _class_folders(top.below("train"))
     test, more = _class_folders(part)
-    _check_same_classes(top.source, train, test, part.path.rstrip("/"))
+    folder = part.path.rstrip("/")
+    for present, absent, classes in (
+        ("train", folder, sorted(set(train) - set(test))),
+        (folder, "train", sorted(set(test) - set(train))),
+    ):
+        if classes:
+            raise InputError(
+                f"{top.source.path_of('')}: class {classes[0]!r} is in {present} but not in "
+                f"{absent}; both need the same folders"
+            )
     return _listing(top.source, train, test, skipped + more)
 
 
@@ -151,13 +160,12 @@ def _listing(
     source: FileSource, train: _Images, test: _Images, skipped: tuple[str, ...]
 ) -> Listing:
     classes = tuple(sorted(train))
-    rows = [
-        (name, label)
-        for part in (train, test)
-        for label, folder in enumerate(classes)
-        for name in part[folder]
-    ]
-    names, labels = [name for name, _ in rows], [label for _, label in rows]
+    names: list[str] = []
+    labels: list[int] = []
+    for part in (train, test):
+        for label, folder in enumerate(classes):
+            names += part[folder]
+            labels += [label] * len(part[folder])
     return Listing(source, names, labels, sum(map(len, train.values())), classes, skipped)
 
 
@@ -211,15 +219,3 @@ def _held_out(source: FileSource, images: _Images, fraction: float) -> tuple[_Im
         cut = len(names) - min(max(1, round(len(names) * fraction)), len(names) - 1)
         train[folder], test[folder] = names[:cut], names[cut:]
     return train, test
-
-
-def _check_same_classes(source: FileSource, train: _Images, test: _Images, folder: str) -> None:
-    for present, absent, classes in (
-        ("train", folder, sorted(set(train) - set(test))),
-        (folder, "train", sorted(set(test) - set(train))),
-    ):
-        if classes:
-            raise InputError(
-                f"{source.path_of('')}: class {classes[0]!r} is in {present} but not in "
-                f"{absent}; both need the same folders"
-            )

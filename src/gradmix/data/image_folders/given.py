@@ -26,9 +26,10 @@ from gradmix.data.image_folders.source import (
     LARGEST_FILE,
     FileSource,
     checked_path,
+    existing_path,
     open_file,
 )
-from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
+from gradmix.errors import CorruptFileError, InputError
 
 PHOTO_KINDS = "a path, bytes, an open file, a Pillow image or an array"
 
@@ -151,11 +152,9 @@ def photo_paths(given: str | os.PathLike[str]) -> list[Path]:
         DataNotFoundError: There is no such file or folder.
         InputError: The folder has no photos.
     """
-    path = checked_path(given)
-    if os.path.isfile(path):
+    path = existing_path(given)
+    if path.is_file():
         return [path]
-    if not os.path.isdir(path):
-        raise DataNotFoundError(f"{path}: no such file or folder")
     source = FileSource(path)
     if source.in_shards:
         raise InputError(f"{path} contains shards; give image files, or a folder of them")
