@@ -115,22 +115,19 @@ class RandomAffine:
         _check_images(x)
         drawn = torch.rand(5, len(x), generator=generator, device=generator.device)
         drawn = drawn.mul_(2).sub_(1).to(x.device, non_blocking=True)  # from -1 to 1
-        theta = self._maps(drawn, x.shape[3] / x.shape[2])
-        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
-        moved = F.grid_sample(x.float(), grid, align_corners=False)
-        return moved.round_().to(torch.uint8)
-
-    def _maps(self, drawn: Tensor, aspect: float) -> Tensor:
-        """Return where each pixel comes from, in coordinates from -1 to 1, (N, 2, 3)."""
         angle, scale, shear, right, down = drawn
+        aspect = x.shape[3] / x.shape[2]
         angle, shear = angle * (math.pi / 180 * self.degrees), shear * self.shear
         zoom = 1 / (1 + scale * self.scale)
         cos, sin = angle.cos() * zoom, angle.sin() * zoom
-        rows = [
+        rows = [  # where each pixel comes from, in coordinates from -1 to 1
             torch.stack([cos, (cos * shear - sin) / aspect, 2 * self.shift * right], dim=1),
             torch.stack([sin * aspect, sin * shear + cos, 2 * self.shift * down], dim=1),
         ]
-        return torch.stack(rows, dim=1)
+        theta = torch.stack(rows, dim=1)  # (N, 2, 3)
+        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+        moved = F.grid_sample(x.float(), grid, align_corners=False)
+        return moved.round_().to(torch.uint8)
 
 
 def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:

@@ -269,8 +269,14 @@ def benchmark_from_tasks(
     made: list[Task] = []
     num_classes = 0
     for number, task in enumerate(tasks, start=1):
-        pair = _pair(task, f"tasks[{number - 1}]")
-        made.append(_own_task(number, *pair, num_classes, scenario != "class-incremental"))
+        parts = task if isinstance(task, (tuple, list)) else ()
+        pairs = [part for part in parts if isinstance(part, (tuple, list)) and len(part) == 2]
+        if len(parts) != 2 or len(pairs) != 2:
+            raise InputError(
+                f"tasks[{number - 1}] must be a pair of Samples(x, y): training and test samples"
+            )
+        train, test = (Samples(*pair) for pair in pairs)
+        made.append(_own_task(number, train, test, num_classes, scenario != "class-incremental"))
         num_classes = max(num_classes, made[-1].classes[-1] + 1)
     for task in made:
         for x in (task.train.x, task.test.x):
@@ -280,15 +286,6 @@ def benchmark_from_tasks(
         raise InputError(f"class_names has {len(names)} names; the tasks hold {num_classes}")
     statistics = complete_statistics(mean, std, *(task.train.x for task in made))
     return Benchmark(name, tuple(made), names, tuple(range(num_classes)), *statistics, scenario)
-
-
-def _pair(task: object, where: str) -> tuple[Samples, Samples]:
-    """Return the training and test samples of a caller's task."""
-    if isinstance(task, (tuple, list)) and len(task) == 2:
-        train, test = task
-        if all(isinstance(part, (tuple, list)) and len(part) == 2 for part in (train, test)):
-            return Samples(*train), Samples(*test)
-    raise InputError(f"{where} must be a pair of Samples(x, y): training and test samples")
 
 
 def _own_task(number: int, train: Samples, test: Samples, seen: int, shared: bool) -> Task:

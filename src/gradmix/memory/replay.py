@@ -123,7 +123,13 @@ class ReplayMemory:
             priority = torch.cat([self._priority, priority])
             extras = {name: torch.cat([self.extras[name], rows]) for name, rows in extras.items()}
         kept = self._lowest(y, priority)
-        self.x = self._gather(x, kept, held)
+        is_new = kept >= held
+        offered = x.index_select(0, kept[is_new] - held)  # only these are read
+        if held:
+            stored, self.x = self.x, offered.new_empty((len(kept), *offered.shape[1:]))
+            self.x[is_new], self.x[~is_new] = offered, stored[kept[~is_new]]
+        else:
+            self.x = offered
         self.y, self._priority = y[kept], priority[kept]
         self.extras = {name: rows[kept] for name, rows in extras.items()}
 
@@ -133,16 +139,6 @@ class ReplayMemory:
             return first_of_each_class(y, priority, self.quota(y.unique()))
         lowest = priority.argsort(stable=True)[: self.total]
         return lowest[y[lowest].argsort(stable=True)]
-
-    def _gather(self, x: Tensor, kept: Tensor, held: int) -> Tensor:
-        """Return the kept samples; of the offered ones, only the kept are read."""
-        offered = x.index_select(0, kept[kept >= held] - held)
-        if not held:
-            return offered
-        result = offered.new_empty((len(kept), *offered.shape[1:]))
-        result[kept >= held] = offered
-        result[kept < held] = self.x[kept[kept < held]]
-        return result
 
     def _check(self, x: Tensor, y: Tensor, priority: Tensor, extras: dict[str, Tensor]) -> None:
         if len(self) and extras.keys() != self.extras.keys():

@@ -307,19 +307,17 @@ def _labels(file: IO[bytes], members: list[Member]) -> Iterator[tuple[str, str]]
     for kind, found in by_kind.items():  # .cls comes last and takes precedence
         for member in found:
             content = _read_at(file, member.offset, min(member.size, _LARGEST_LABEL))
-            label = content.decode().strip() if kind == "cls" else _json_label(content)
-            if label is None:
-                continue
+            if kind == "cls":
+                label = content.decode().strip()
+            else:
+                value = json.loads(content)
+                keys = [key for key in _JSON_LABELS if isinstance(value, dict) and key in value]
+                if not keys or type(value[keys[0]]) not in (str, int):
+                    continue
+                label = str(value[keys[0]])
             if not label or "/" in label or "\0" in label or label.startswith("."):
                 raise ValueError(f"{member.name} has the label {label[:80]!r}, no name of a class")
             yield _split(member.name)[0], label
-
-
-def _json_label(content: bytes) -> str | None:
-    """Return the class in the JSON file of a sample; None if it contains none."""
-    value = json.loads(content)
-    found = [value[key] for key in _JSON_LABELS if key in value] if isinstance(value, dict) else []
-    return str(found[0]) if found and type(found[0]) in (str, int) else None
 
 
 def _split(name: str) -> tuple[str, str]:
