@@ -1,14 +1,19 @@
 """Photos in shards: rate and memory of reading them, beside a plain loop of Pillow.
 
-    python -m benchmarks.shards [--photos 20000] [--side 224] [--limit 1000]
+    python -m benchmarks.shards [--photos 20000] [--side 224] [--stored 224] [--limit 1000]
 
 It writes distinct photos to shards. A process with a limit on its memory then reads all of them
 once in random order, in batches, as the training loop does. The limit is below the size of the
-decoded photos. Chunks of photos are read three times in turn: by a plain loop of Pillow over the
-same files in memory, by our reader with one thread, and by our reader with its usual threads. A
-slow moment of the machine therefore affects all of them. A rate above 1 means faster than Pillow;
-the quartiles are over the chunks. A second reader starts in the middle, as a resumed run does, and
-must receive the same batches.
+decoded photos. Chunks of photos are read in turns, in an order that rotates, by our reader with one
+thread and with its usual threads, and by three plain loops of Pillow over the same files in memory:
+
+- decoder: Pillow decodes a photo and resizes it if its size differs; the pixels stay in Pillow
+- array: the same, and the pixels become an array of NumPy
+- batch: the same, and the array is written to a batch with channels first, the result of our reader
+
+A slow moment of the machine affects all of them. A rate above 1 means faster than the loop; the
+quartiles are over the chunks. A second reader starts in the middle, as a resumed run does, and must
+receive the same batches.
 """
 
 from __future__ import annotations
@@ -24,9 +29,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import xxhash
 from PIL import Image
@@ -36,6 +42,7 @@ from gradmix.data import from_folder, stream
 from gradmix.data.image_folders.write_shards import write_shards
 
 CLASSES, BATCH, CHUNK = 10, 64, 4  # CHUNK: batches that are timed at once
+Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Cost(NamedTuple):
@@ -64,23 +71,24 @@ def write_photos(folder: Path, count: int, side: int) -> None:
 
 
 def read_all(shards: Path, side: int) -> dict[str, float]:
-    """Read all photos once in random order, and by Pillow; return rates and memory."""
+    """Read all photos in random order, by our reader and by Pillow; return rates and memory."""
     data = from_folder(shards, size=side, channels=3, mean=(0,) * 3, std=(255,) * 3)
     x: Any = data.train.x  # StreamedImages
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     batches = order[: len(x) // BATCH * BATCH].split(BATCH)
-    costs: dict[str, list[Cost]] = {"pillow": [], "one_thread": [], "threads": []}
-    size, threads = 0, stream.THREADS
+    costs: dict[str, list[Cost]] = {name: [] for name in (*LOOPS, "one_thread", "threads")}
+    size = 0
     for start in range(0, len(batches), CHUNK):
         chunk = batches[start : start + CHUNK]
         names = [x.files.names[row] for batch in chunk for row in batch.tolist()]  # train is first
         files = [x.files.source.read(name) for name in names]
         size += sum(map(len, files))
-        costs["pillow"].append(timed(partial(_plain_loop, files)))
-        stream.THREADS = 1
-        costs["one_thread"].append(timed(partial(_read, x, chunk)))
-        stream.THREADS = threads
-        costs["threads"].append(timed(partial(_read, x, chunk)))
+        works = {name: partial(_plain_loop, files, side, loop) for name, loop in LOOPS.items()}
+        works["one_thread"] = partial(_read, x, chunk, 1)
+        works["threads"] = partial(_read, x, chunk, stream.THREADS)
+        turn = start // CHUNK % len(works)
+        for name in [*works, *works][turn : turn + len(works)]:
+            costs[name].append(timed(works[name]))
     digests = [_digest(batch) for batch in x.batches(batches)]
     half = len(batches) // 2
     resumed = [_digest(batch) for batch in x.batches(batches[half:])]
@@ -95,23 +103,51 @@ def read_all(shards: Path, side: int) -> dict[str, float]:
         "resumed_exactly": float(resumed == digests[half:]),
     }
     for name in ("one_thread", "threads"):
-        for kind in Cost._fields:
-            pairs = zip(costs["pillow"], costs[name], strict=True)
-            ratios = [getattr(plain, kind) / getattr(ours, kind) for plain, ours in pairs]
-            for percent in (25, 50, 75):
-                found[f"{name}_{kind}_{percent}%"] = float(np.percentile(ratios, percent))
+        for loop in LOOPS:
+            for kind in Cost._fields:
+                pairs = zip(costs[loop], costs[name], strict=True)
+                ratios = [getattr(plain, kind) / getattr(ours, kind) for plain, ours in pairs]
+                for percent in (25, 50, 75):
+                    key = f"{name}_of_{loop}_{kind}_{percent}%"
+                    found[key] = float(np.percentile(ratios, percent))
     return found
 
 
-def _plain_loop(files: list[bytes]) -> None:
-    for content in files:
-        with Image.open(io.BytesIO(content)) as photo:
-            np.asarray(photo.convert("RGB"))
+def _to_pillow(photo: Image.Image, _row: Pixels) -> None:
+    photo.load()
 
 
-def _read(x: Any, chunk: Sequence[Tensor]) -> None:
+def _to_array(photo: Image.Image, _row: Pixels) -> None:
+    np.asarray(photo)
+
+
+def _to_batch(photo: Image.Image, row: Pixels) -> None:
+    row[...] = np.asarray(photo).transpose(2, 0, 1)
+
+
+LOOPS: dict[str, Callable[[Image.Image, Pixels], None]] = {
+    "decoder": _to_pillow,
+    "array": _to_array,
+    "batch": _to_batch,
+}
+
+
+def _plain_loop(files: list[bytes], side: int, use: Callable[[Image.Image, Pixels], None]) -> None:
+    for start in range(0, len(files), BATCH):
+        pixels = np.empty((BATCH, 3, side, side), dtype=np.uint8)
+        for row, content in zip(pixels, files[start : start + BATCH], strict=True):
+            with Image.open(io.BytesIO(content)) as photo:
+                if photo.size == (side, side):
+                    use(photo, row)
+                else:
+                    use(photo.resize((side, side), Image.Resampling.BILINEAR), row)
+
+
+def _read(x: Any, chunk: Sequence[Tensor], threads: int) -> None:
+    usual, stream.THREADS = stream.THREADS, threads
     for _ in x.batches(chunk):  # each batch is dropped, as in training
         pass
+    stream.THREADS = usual
 
 
 def _digest(batch: Tensor) -> str:
@@ -133,6 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--photos", type=int, default=20_000)
     parser.add_argument("--side", type=int, default=224)
+    parser.add_argument("--stored", type=int, help="side of the photos in the files; default: side")
     parser.add_argument("--limit", type=int, default=1000, help="MB of memory")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -142,7 +179,7 @@ def main() -> None:
         print(json.dumps(read_all(given.read, given.side)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        write_photos(Path(folder, "photos"), given.photos, given.side)
+        write_photos(Path(folder, "photos"), given.photos, given.stored or given.side)
         write_shards(Path(folder, "photos"), Path(folder, "shards"), size=10**7)
         for name, value in limited(Path(folder, "shards"), given.side, given.limit).items():
             print(f"{name}: {value:.3f}")

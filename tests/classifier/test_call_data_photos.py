@@ -143,9 +143,9 @@ def folder(tmp_path, photos):
 def test_photos_of_a_folder_are_decoded_once_in_batches(folder, monkeypatch):
     decoded, decode = [], ImageFiles.decode
 
-    def counted(files, row):
+    def counted(files, row, into):
         decoded.append(row)
-        return decode(files, row)
+        decode(files, row, into)
 
     monkeypatch.setattr(ImageFiles, "decode", counted)
     classifier = IncrementalClassifier(image_size=SIZE, random_state=0)

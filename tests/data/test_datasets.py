@@ -146,7 +146,7 @@ def test_real_files(
 
 
 def test_fashion_names() -> None:
-    from gradmix.data.idx import _FASHION_NAMES
+    from gradmix.data.binary import _FASHION_NAMES
 
     assert _FASHION_NAMES[0] == "T-shirt/top"
     assert _FASHION_NAMES[9] == "Ankle boot"

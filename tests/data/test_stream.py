@@ -4,6 +4,7 @@ import io
 import pickle
 import tarfile
 import threading
+import weakref
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,25 @@ def test_batches_are_those_of_the_tensor(images: StreamedImages) -> None:
     indices = [*order.split(12), torch.arange(0), torch.tensor([1, 1])]
     for batch, index in zip(part.batches(indices), indices, strict=True):
         assert torch.equal(batch, X.flip(0)[index])
+
+
+def test_a_batch_that_the_caller_drops_is_free(images: StreamedImages) -> None:
+    batches = images.batches([torch.arange(3), torch.arange(3, 6)])
+    batch = next(batches)
+    dropped = weakref.ref(batch)
+    del batch
+    assert dropped() is None
+    assert torch.equal(next(batches), X[3:6])
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_threads_share_a_batch(
+    images: StreamedImages, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(stream, "THREADS", threads)
+    indices = [torch.arange(size) for size in (0, 1, 5, COUNT)]
+    for batch, index in zip(images.batches(indices), indices, strict=True):
+        assert torch.equal(batch, X[index])
 
 
 def test_left_early_and_two_at_once(images: StreamedImages) -> None:

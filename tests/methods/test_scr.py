@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gradmix.data.views import second_view
+from gradmix.data.augment import second_view
 from gradmix.methods.scr import supervised_contrast
 
 

@@ -23,7 +23,7 @@ from gradmix._setting_types import Settings
 from gradmix.classifier.inputs import Layout, reading
 from gradmix.criterion import find_head
 from gradmix.data.augment import TRANSFORMS
-from gradmix.data.statistics import channel_statistics, check_statistics
+from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError, MissingPackageError, UnknownNameError
 from gradmix.methods import Method, find_method
 from gradmix.methods.parts import read_options

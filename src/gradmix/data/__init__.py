@@ -8,16 +8,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
-from gradmix.data.cifar import cifar_10, cifar_100
+from gradmix.data.binary import cifar_10, cifar_100, fashion_mnist, mnist, read_idx
 from gradmix.data.datasets import DataSet, digits, from_arrays, from_dataset
 from gradmix.data.domains import split_into_domains
-from gradmix.data.idx import fashion_mnist, mnist, read_idx
-from gradmix.data.image_folders.dataset import from_folder, imagenet
+from gradmix.data.image_folders.read import from_folder
 from gradmix.data.image_folders.source import checked_path
-from gradmix.data.own_tasks import benchmark_from_tasks
+from gradmix.data.imagenet import imagenet, tiny_imagenet_200
 from gradmix.data.stream import StreamedImages
-from gradmix.data.tasks import Benchmark, resolve_class_order, split_into_tasks
-from gradmix.data.tiny_imagenet import tiny_imagenet_200
+from gradmix.data.tasks import (
+    Benchmark,
+    benchmark_from_tasks,
+    resolve_class_order,
+    split_into_tasks,
+)
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.settings import StreamSettings, task_scenario
 

@@ -32,20 +32,14 @@ def plain_tensor(value: Tensor, name: str) -> Tensor:
 
 def check_plain(value: Tensor, name: str) -> None:
     """Raise InputError unless the tensor holds its values as an ordinary array."""
-    special = [
-        kind
-        for kind, is_so in (
-            ("nested", value.is_nested),
-            ("sparse", value.layout != torch.strided),
-            ("quantised", value.is_quantized),
-            ("meta", value.is_meta),
-        )
-        if is_so
-    ]
-    if special:
-        raise InputError(
-            f"{name} is a {special[0]} tensor; pass a dense tensor that holds its values"
-        )
+    special = {
+        "nested": value.is_nested,
+        "sparse": value.layout != torch.strided,
+        "quantised": value.is_quantized,
+        "meta": value.is_meta,
+    }
+    for kind in (kind for kind, is_so in special.items() if is_so):
+        raise InputError(f"{name} is a {kind} tensor; pass a dense tensor that holds its values")
 
 
 def as_array(value: npt.ArrayLike | Tensor, name: str) -> npt.NDArray[Any]:
@@ -182,38 +176,38 @@ def read_items(dataset: Any, where: str) -> tuple[Tensor, list[int]]:
     images: list[Tensor] = []
     labels: list[int] = []
     for index in range(len(dataset)):
-        image, label = _item(dataset[index], f"{where}[{index}]")
+        item, at = dataset[index], f"{where}[{index}]"
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise InputError(f"{at} is a {type(item).__name__}; it must be a pair (image, label)")
+        image, label = item
+        if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
+            label = as_array(label, f"the label of {at}").item()
+        if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
+            raise InputError(f"{at} has the label {label!r}; it must be an integer")
+        image = _input(image, at)
         if images and (image.shape, image.dtype) != (images[0].shape, images[0].dtype):
             raise InputError(
-                f"{where}[{index}] is {image.dtype} of shape {tuple(image.shape)} and {where}[0] "
+                f"{at} is {image.dtype} of shape {tuple(image.shape)} and {where}[0] "
                 f"{images[0].dtype} of {tuple(images[0].shape)}; all must have the same form"
             )
         images.append(image)
-        labels.append(label)
+        labels.append(int(label))
     if not images:
         raise InputError(f"{where} is empty; a data set needs samples")
     return torch.stack(images), labels
 
 
-def _item(item: Any, where: str) -> tuple[Tensor, int]:
-    if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise InputError(f"{where} is a {type(item).__name__}; it must be a pair (image, label)")
-    image, label = item
-    if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
-        label = as_array(label, f"the label of {where}").item()
-    if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
-        raise InputError(f"{where} has the label {label!r}; it must be an integer")
-    return _input(image, where), int(label)
-
-
 def _input(image: Any, where: str) -> Tensor:
     """Return an image as uint8 (C, H, W), or a row of floats as float32 (d,)."""
     if hasattr(image, "mode") and hasattr(image, "convert"):  # a Pillow image
+        channels = 1 if is_grey(image.mode) else 3
         try:
-            converted = convert(image, 1 if is_grey(image.mode) else 3)
+            converted = convert(image, channels)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        return torch.from_numpy(np.array(channels_first(converted), order="C"))
+        pixels = torch.empty((channels, converted.height, converted.width), dtype=torch.uint8)
+        channels_first(converted, pixels.numpy())
+        return pixels
     if not isinstance(image, (Tensor, np.ndarray)):
         raise InputError(
             f"{where} has an image of type {type(image).__name__}; it must be a tensor, a NumPy "

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradmix.data.operations import BINS, OPERATIONS, functions
+from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 
 
@@ -48,9 +49,8 @@ class RandAugment:
     def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         """Return the transformed images, in new memory."""
         _check_images(x)
-        device = generator.device
-        shape = (self.num_ops, len(x))
-        drawn = torch.randint(2 * len(OPERATIONS), shape, generator=generator, device=device)
+        shape, most = (self.num_ops, len(x)), 2 * len(OPERATIONS)
+        drawn = torch.randint(most, shape, generator=generator, device=generator.device)
         return self._apply(x, drawn)
 
     def apply(self, x: Tensor, operation: Tensor, negative: Tensor) -> Tensor:
@@ -75,18 +75,14 @@ class RandAugment:
         back = order.argsort(dim=1).to(x.device, non_blocking=True)
         order = order.to(x.device, non_blocking=True)
         negative = (drawn & 1).to(x.device, non_blocking=True)
+        changes = functions(self.magnitude)
         for row in range(len(drawn)):
             x = x.index_select(0, order[row])  # sorted by operation
-            self._change_groups(x, negative[row], bounds[row])
+            for function, (i, j) in zip(changes, pairwise(bounds[row]), strict=True):
+                if i < j:
+                    x[i:j] = function(x[i:j], negative[row, i:j])
             x = x.index_select(0, back[row])
         return x
-
-    def _change_groups(self, x: Tensor, negative: Tensor, bounds: list[int]) -> None:
-        """Apply operation k in place to the samples `bounds[k]` … `bounds[k + 1] - 1`."""
-        changes = functions(self.magnitude)
-        for function, (i, j) in zip(changes, pairwise(bounds), strict=True):
-            if i < j:
-                x[i:j] = function(x[i:j], negative[i:j])
 
 
 @dataclass(frozen=True)
@@ -119,22 +115,19 @@ class RandomAffine:
         _check_images(x)
         drawn = torch.rand(5, len(x), generator=generator, device=generator.device)
         drawn = drawn.mul_(2).sub_(1).to(x.device, non_blocking=True)  # from -1 to 1
-        theta = self._maps(drawn, x.shape[3] / x.shape[2])
-        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
-        moved = F.grid_sample(x.float(), grid, align_corners=False)
-        return moved.round_().to(torch.uint8)
-
-    def _maps(self, drawn: Tensor, aspect: float) -> Tensor:
-        """Return where each pixel comes from, in coordinates from -1 to 1, (N, 2, 3)."""
         angle, scale, shear, right, down = drawn
+        aspect = x.shape[3] / x.shape[2]
         angle, shear = angle * (math.pi / 180 * self.degrees), shear * self.shear
         zoom = 1 / (1 + scale * self.scale)
         cos, sin = angle.cos() * zoom, angle.sin() * zoom
-        rows = [
+        rows = [  # where each pixel comes from, in coordinates from -1 to 1
             torch.stack([cos, (cos * shear - sin) / aspect, 2 * self.shift * right], dim=1),
             torch.stack([sin * aspect, sin * shear + cos, 2 * self.shift * down], dim=1),
         ]
-        return torch.stack(rows, dim=1)
+        theta = torch.stack(rows, dim=1)  # (N, 2, 3)
+        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+        moved = F.grid_sample(x.float(), grid, align_corners=False)
+        return moved.round_().to(torch.uint8)
 
 
 def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:
@@ -191,3 +184,93 @@ TRANSFORMS: dict[str, Callable[..., Tensor]] = {
     "randaugment": RandAugment(),
 }
 """Transforms by name; RandAugment with the paper's one operation of magnitude 14."""
+
+
+# --- a second view of network inputs, for contrastive losses -------------------------------------
+#
+# These transforms take network inputs, after normalisation, because a batch may be mixed before
+# its second view is drawn.
+
+NOISE = 0.1  # standard deviation of the noise on rows, which have a standard deviation of 1
+RATIO = 4 / 3  # largest ratio of a crop's sides
+JITTER, TURN = 0.4, 0.1  # of brightness, contrast and saturation; of the hue, in turns
+JITTERED, GREYED = 0.8, 0.2  # shares of the images
+LUMA = (0.299, 0.587, 0.114)
+
+
+def second_view(
+    x: Tensor, normalise: Normalise, *, smallest: float, generator: torch.Generator
+) -> Tensor:
+    """Return another view of every sample, of the same shape.
+
+    Images are cropped and resized, and brightness and contrast change. Images with three channels
+    are also mirrored, and their colours change. Rows of numbers get some noise.
+
+    Args:
+        x: Network inputs: images (B, C, H, W) or rows (B, d).
+        normalise: How stored images became network inputs.
+        smallest: Smallest share of an image's area that a crop may have.
+        generator: Source of randomness, on the device of the inputs.
+    """
+    if x.ndim != 4:
+        noise = torch.randn(x.shape, generator=generator, device=x.device)
+        return x + NOISE * noise
+    x = resized_crop(x, smallest=smallest, generator=generator)
+    if x.shape[1] == 3:
+        mirrored = _uniform(len(x), generator) < 0.5
+        x = torch.where(mirrored.view(-1, 1, 1, 1), x.flip(-1), x)
+    return normalise(jitter(normalise.undo(x), generator=generator))
+
+
+def resized_crop(x: Tensor, *, smallest: float, generator: torch.Generator) -> Tensor:
+    """Return a random part of every image, resized to the whole.
+
+    The part has from `smallest` to all of the area, and sides in ratios from 3/4 to 4/3.
+    """
+    share, ratio, right, down = _uniform((4, len(x)), generator)
+    share = smallest + (1 - smallest) * share
+    ratio = (math.log(RATIO) * (2 * ratio - 1)).exp()
+    width, height = ((share * r).sqrt().clamp(max=1) for r in (ratio, 1 / ratio))
+    theta = x.new_zeros(len(x), 2, 3)
+    theta[:, 0, 0], theta[:, 0, 2] = width, (1 - width) * (2 * right - 1)
+    theta[:, 1, 1], theta[:, 1, 2] = height, (1 - height) * (2 * down - 1)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+def jitter(x: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Return images of values from 0 to 255 with other brightness, contrast and colours.
+
+    Four of five images change. The hue turns in the plane of the colour differences of YIQ.
+    """
+    jittered, greyed, *drawn = _uniform((6, len(x)), generator).view(6, -1, 1, 1, 1)
+    brightness, contrast, saturation = (1 + JITTER * (2 * u - 1) for u in drawn[:3])
+    changed = x * brightness
+    mean = _grey(changed).mean(dim=(1, 2, 3), keepdim=True)
+    changed = mean + contrast * (changed - mean)
+    if x.shape[1] == 3:
+        changed = _turn(changed, 2 * math.pi * TURN * (2 * drawn[3] - 1).flatten())
+        grey = _grey(changed)
+        changed = grey + saturation * (changed - grey)
+    x = torch.where(jittered < JITTERED, changed.clamp(0, 255), x)
+    return torch.where(greyed < GREYED, _grey(x), x) if x.shape[1] == 3 else x
+
+
+def _grey(x: Tensor) -> Tensor:
+    """Return the brightness of every pixel, (B, 1, H, W)."""
+    if x.shape[1] != 3:
+        return x.mean(dim=1, keepdim=True)
+    return (x * x.new_tensor(LUMA).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
+
+
+def _turn(x: Tensor, angle: Tensor) -> Tensor:
+    """Turn the colours of every image by an angle; grey stays grey, and brightness the same."""
+    to_yiq = x.new_tensor([LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
+    cos, sin = angle.cos(), angle.sin()
+    turn = torch.eye(3, device=x.device).repeat(len(x), 1, 1)
+    turn[:, 1, 1], turn[:, 1, 2], turn[:, 2, 1], turn[:, 2, 2] = cos, -sin, sin, cos
+    return torch.einsum("bij,bjhw->bihw", to_yiq.inverse() @ turn @ to_yiq, x)
+
+
+def _uniform(shape: int | tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=generator, device=generator.device)

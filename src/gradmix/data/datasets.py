@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,11 +20,11 @@ from gradmix.data.arrays import (
     read_inputs,
     read_items,
 )
-from gradmix.data.statistics import channel_statistics, check_statistics
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import InputError
 from gradmix.types import Samples
 
+_COUNTED_AT_ONCE = 256  # images; streamed ones are decoded in such batches
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -80,14 +81,11 @@ class DataSet:
                 "held out; call hold_out once, on the whole data set"
             )
         x, y = self.train
+        held = torch.arange(total) >= total - validation
         if bool((y[1:] >= y[:-1]).all()):
-            held, kept = _last_of_each_class(y, validation)
-            return replace(
-                self, train=Samples(x[kept], y[kept]), validation=Samples(x[held], y[held])
-            )
-        cut = total - validation
-        held_out = Samples(x[cut:], y[cut:])
-        return replace(self, train=Samples(x[:cut], y[:cut]), validation=held_out)
+            held = _last_of_each_class(y, validation)
+        kept, held_out = Samples(x[~held], y[~held]), Samples(x[held], y[held])
+        return replace(self, train=kept, validation=held_out)
 
 
 def digits() -> DataSet:
@@ -100,16 +98,11 @@ def digits() -> DataSet:
     bunch = load_digits()
     x = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)  # (N, 1, 8, 8)
     y = torch.from_numpy(bunch.target.astype(np.int64))
-    test = _every_fifth_of_each_class(y)
-    mean, std = channel_statistics(x[~test])
-    return DataSet(
-        name="digits",
-        train=Samples(x[~test], y[~test]),
-        test=Samples(x[test], y[test]),
-        class_names=tuple("0123456789"),
-        mean=mean,
-        std=std,
-    )
+    test = torch.zeros(len(y), dtype=torch.bool)
+    for label in range(10):
+        test[(y == label).nonzero().flatten()[4::5]] = True
+    train, held = Samples(x[~test], y[~test]), Samples(x[test], y[test])
+    return DataSet("digits", train, held, tuple("0123456789"), *channel_statistics(train.x))
 
 
 def from_arrays(
@@ -148,19 +141,14 @@ def from_arrays(
     test = Samples(read_inputs(x_test, "x_test"), read_class_labels(y_test, "y_test"))
     if train.y.numel() == 0:
         raise InputError("y_train is empty; a data set needs training samples")
-    names = _names(class_names, int(train.y.max()) + 1)
+    if class_names is None:
+        class_names = list(map(str, range(int(train.y.max()) + 1)))
+    elif not isinstance(class_names, Sequence) or not all(isinstance(n, str) for n in class_names):
+        raise InputError(f"class_names is {class_names!r}; it must be a list of names")
+    names = tuple(class_names)
     check_samples(train, len(names), "x_train", "y_train")
     check_samples(test, len(names), "x_test", "y_test")
-    mean, std = channel_statistics(train.x)
-    return DataSet(name, train, test, names, mean, std)
-
-
-def _names(given: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    if given is None:
-        return tuple(map(str, range(count)))
-    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
-        raise InputError(f"class_names is {given!r}; it must be a list of names")
-    return tuple(given)
+    return DataSet(name, train, test, names, *channel_statistics(train.x))
 
 
 def from_dataset(
@@ -189,9 +177,8 @@ def from_dataset(
     """
     if class_names is None:
         class_names = own_class_names(train)
-    parts = [read_items(part, where) for part, where in ((train, "train"), (test, "test"))]
-    (x_train, y_train), (x_test, y_test) = parts
-    return from_arrays(x_train, y_train, x_test, y_test, class_names=class_names, name=name)
+    arrays = (*read_items(train, "train"), *read_items(test, "test"))
+    return from_arrays(*arrays, class_names=class_names, name=name)
 
 
 def check_samples(samples: Samples, num_classes: int, x_name: str, y_name: str) -> None:
@@ -213,17 +200,13 @@ def check_samples(samples: Samples, num_classes: int, x_name: str, y_name: str) 
         row = int((~x.isfinite()).any(dim=1).nonzero()[0])
         worst = float(x[row][~x[row].isfinite()][0])
         raise InputError(f"{x_name} holds {worst} in row {row}; every value must be finite")
-    _check_labels(y, len(x), num_classes, x_name, y_name)
-
-
-def _check_labels(y: Tensor, count: int, num_classes: int, x_name: str, y_name: str) -> None:
     if y.dtype not in _INTEGERS or y.ndim != 1:
         raise InputError(
             f"{y_name} is {y.dtype} of shape {tuple(y.shape)}; it must be torch.int64 (N,)"
         )
-    if len(y) != count:
+    if len(y) != len(x):
         raise InputError(
-            f"{y_name} has {len(y)} labels and {x_name} {count} samples; "
+            f"{y_name} has {len(y)} labels and {x_name} {len(x)} samples; "
             "there must be one label per sample"
         )
     wrong = ((y < 0) | (y >= num_classes)).nonzero()
@@ -244,21 +227,64 @@ def check_alike(name: str, x: Tensor, first_name: str, first: Tensor) -> None:
         )
 
 
-def _last_of_each_class(y: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return masks of `count` samples from the ends of the classes, and of the other samples.
+def _last_of_each_class(y: Tensor, count: int) -> Tensor:
+    """Return a mask of `count` samples from the ends of the classes; labels are sorted.
 
-    Labels are sorted. The last sample of each class is taken first, then the one before it.
+    The last sample of each class is taken first, then the one before it.
     """
     ends = y.bincount().cumsum(dim=0)
     from_end = ends[y.long()] - 1 - torch.arange(len(y))
     held = torch.zeros(len(y), dtype=torch.bool)
     held[(from_end * len(ends) + y).argsort()[:count]] = True
-    return held, ~held
+    return held
 
 
-def _every_fifth_of_each_class(y: Tensor) -> Tensor:
-    """Return a mask of every fifth occurrence of each label."""
-    chosen = torch.zeros(len(y), dtype=torch.bool)
-    for label in range(int(y.max()) + 1):
-        chosen[(y == label).nonzero().flatten()[4::5]] = True
-    return chosen
+# --- mean and standard deviation of each channel of images, or of each column of rows -----------
+
+
+def check_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    """Raise InputError unless both hold one finite value per channel, and std is above zero."""
+    for name, values in (("mean", mean), ("std", std)):
+        try:
+            finite = len(values) == channels and all(map(math.isfinite, values))
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            finite = False
+        if not finite:
+            raise InputError(f"{name} is {values}; it must be {channels} finite values")
+    if min(std) <= 0:
+        raise InputError(f"std is {std}; every value must be above zero")
+
+
+def complete_statistics(
+    mean: Sequence[float] | None, std: Sequence[float] | None, *parts: Tensor
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the given mean and standard deviation; None is computed from all samples."""
+    if mean is None or std is None:
+        computed = channel_statistics(parts[0] if len(parts) == 1 else torch.cat(parts))
+        mean = computed[0] if mean is None else mean
+        std = computed[1] if std is None else std
+    check_statistics(mean, std, parts[0].shape[1])
+    return tuple(mean), tuple(std)
+
+
+def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel (column of rows); std is 1 if constant."""
+    if x.dtype == torch.uint8:
+        counts = torch.zeros(x.shape[1], 256, dtype=torch.int64)
+        for batch in x.split(_COUNTED_AT_ONCE):
+            for total, values in zip(counts, batch.unbind(dim=1), strict=True):
+                total += values.flatten().bincount(minlength=256).cpu()
+        pairs = [_byte_statistics(channel) for channel in counts]
+        return tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs)
+    constant = x.amax(dim=0) == x.amin(dim=0)
+    std = x.double().std(dim=0, correction=0).masked_fill(constant, 1.0)
+    return tuple(x.double().mean(dim=0).tolist()), tuple(std.tolist())
+
+
+def _byte_statistics(counts: Tensor) -> tuple[float, float]:
+    """Return the exact mean and standard deviation, without a float copy of the images."""
+    counts = counts.double()
+    levels = torch.arange(256, dtype=torch.float64)
+    mean = (counts @ levels) / counts.sum()
+    variance = (counts @ (levels - mean) ** 2) / counts.sum()
+    return float(mean), float(variance.sqrt()) or 1.0

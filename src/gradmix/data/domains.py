@@ -71,7 +71,14 @@ def split_into_domains(
         ]
         parts = list(zip(*shares, strict=True))
     else:
-        _check_images(data.train.x, shift)
+        x = data.train.x
+        if not isinstance(x, Tensor):
+            raise InputError(f"domain_shift is {shift!r}, which needs images in memory; load fewer")
+        if x.ndim != 4:
+            raise InputError(
+                f"domain_shift is {shift!r}, which needs images; these are rows of {x.shape[1]} "
+                "numbers: give domain_shift 'samples'"
+            )
         parts = [
             (train, test),
             *(_shifted(train, test, shift, generator) for _ in range(tasks - 1)),
@@ -98,29 +105,17 @@ def _shares(samples: Samples, tasks: int, part: str, generator: torch.Generator)
     return [Samples(x[task == number], y[task == number]) for number in range(tasks)]
 
 
-def _check_images(x: Tensor, shift: str) -> None:
-    if not isinstance(x, Tensor):
-        raise InputError(f"domain_shift is {shift!r}, which needs images in memory; load fewer")
-    if x.ndim != 4:
-        raise InputError(
-            f"domain_shift is {shift!r}, which needs images; these are rows of {x.shape[1]} "
-            "numbers: give domain_shift 'samples'"
-        )
-
-
 def _shifted(
     train: Samples, test: Samples, shift: str, generator: torch.Generator
 ) -> tuple[Samples, Samples]:
     """Return all samples with a new permutation or rotation of their images."""
     if shift == "permuted":
         places = torch.randperm(train.x[0, 0].numel(), generator=generator)
-        return _permuted(train, places), _permuted(test, places)
-    degrees = 180 * float(torch.rand((), generator=generator))
-    return Samples(rotate(train.x, degrees), train.y), Samples(rotate(test.x, degrees), test.y)
-
-
-def _permuted(samples: Samples, places: Tensor) -> Samples:
-    return Samples(samples.x.flatten(2)[:, :, places].view(samples.x.shape), samples.y)
+        moved = [x.flatten(2)[:, :, places].view(x.shape) for x in (train.x, test.x)]
+    else:
+        degrees = 180 * float(torch.rand((), generator=generator))
+        moved = [rotate(x, degrees) for x in (train.x, test.x)]
+    return Samples(moved[0], train.y), Samples(moved[1], test.y)
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:

@@ -132,15 +132,7 @@ def locate(files: FileSet) -> dict[str, Path]:
         CorruptFileError: A file has the wrong content. It is not used, and the search stops.
         DataNotFoundError: A file was not found; the message lists all places.
     """
-    return {name: _locate_file(files, name) for name in files.sha256}
-
-
-def _locate_file(files: FileSet, name: str) -> Path:
-    for folder in search_path(files.name):
-        for candidate in (folder / name, folder / f"{name}.gz"):
-            if candidate.is_file():
-                _verify(candidate, files.sha256[name], unpacked=True)
-                return candidate
+    places = search_path(files.name)
     names = ", ".join(f"{file}.gz" for file in files.sha256)
     remedies = [
         *([f"apt-get install {files.package}"] if files.package else []),
@@ -148,8 +140,17 @@ def _locate_file(files: FileSet, name: str) -> Path:
         f"export {DATA_VARIABLE}=<folder>",
         *(f"the files can be downloaded from {mirror}" for mirror in files.mirrors),
     ]
-    urls = [f"{mirror}{name}.gz" for mirror in files.mirrors]
-    return _download(files.name, urls, files.sha256[name], name, remedies, unpacked=True)
+    found = {}
+    for name, digest in files.sha256.items():
+        candidates = [place / file for place in places for file in (name, f"{name}.gz")]
+        existing = next(filter(Path.is_file, candidates), None)
+        if existing is not None:
+            _verify(existing, digest, unpacked=True)
+        else:
+            urls = [f"{mirror}{name}.gz" for mirror in files.mirrors]
+            existing = _download(files.name, urls, digest, name, remedies, unpacked=True)
+        found[name] = existing
+    return found
 
 
 def locate_archive(archive: Archive) -> Path:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,17 +55,22 @@ def functions(magnitude: int) -> tuple[_Function, ...]:
         return lambda x, negative: _affine(x, negative, name, magnitude)
 
     def enhanced(degenerate: Callable[[Tensor], Tensor]) -> _Function:
-        return lambda x, negative: _blend(degenerate(x), x, _factor(negative, change))
+        # The factor is 1 + change, or 1 − change where negative, (n, 1, 1, 1).
+        def enhance(x: Tensor, negative: Tensor) -> Tensor:
+            factor = 1 + change - (2 * change) * negative.double()
+            return _blend(degenerate(x), x, factor.float().view(-1, 1, 1, 1))
+
+        return enhance
 
     return (
         lambda x, _: x,
         *(geometric(name) for name in OPERATIONS[1:6]),
-        enhanced(_black),
+        enhanced(lambda x: x.new_zeros(1)),  # black
         enhanced(_grey),
         enhanced(_mean_grey),
         enhanced(_smooth),
         lambda x, _: x & (256 - 2 ** (8 - bits)),
-        lambda x, _: _solarize(x, threshold),
+        lambda x, _: x ^ (x >= threshold).to(torch.uint8).neg_(),  # x ^ 255 is 255 − x
         lambda x, _: _autocontrast(x),
         lambda x, _: _equalize(x),
     )
@@ -77,31 +81,21 @@ def _bin(first: float, last: float, magnitude: int) -> float:
     return float(torch.linspace(first, last, BINS, dtype=torch.float32)[magnitude])
 
 
-def _factor(negative: Tensor, change: float) -> Tensor:
-    """Return 1 + change, or 1 − change where negative, (n, 1, 1, 1)."""
-    return (1 + change - (2 * change) * negative.double()).float().view(-1, 1, 1, 1)
-
-
-class _Maps(NamedTuple):
-    """The source of each pixel for a move in one and in the reverse direction, (2, H · W)."""
-
-    source: Tensor  # int64 index of the pixel
-    inside: Tensor  # uint8, 0 where that pixel is outside the image
-
-
 def _affine(x: Tensor, negative: Tensor, name: str, magnitude: int) -> Tensor:
     n, channels, height, width = x.shape
-    maps = _maps(name, magnitude, height, width, x.device)
-    source = maps.source.index_select(0, negative).unsqueeze(1).expand(n, channels, -1)
-    inside = maps.inside.index_select(0, negative).unsqueeze(1)
-    return x.flatten(2).gather(2, source).mul_(inside).view(x.shape)
+    both = _maps(name, magnitude, height, width, x.device)
+    source, inside = (part.index_select(0, negative).unsqueeze(1) for part in both)
+    return x.flatten(2).gather(2, source.expand(n, channels, -1)).mul_(inside).view(x.shape)
 
 
 @lru_cache(maxsize=32)  # the five operations for a few sizes of images
-def _maps(name: str, magnitude: int, height: int, width: int, device: torch.device) -> _Maps:
-    """Return Pillow's nearest neighbours, in 16.16 fixed point at the centres of the pixels.
+def _maps(
+    name: str, magnitude: int, height: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the source of each pixel and whether it is inside, for both directions, (2, H · W).
 
-    This is `affine_fixed` of Pillow's libImaging/Geometry.c.
+    These are Pillow's nearest neighbours, in 16.16 fixed point at the centres of the pixels; see
+    `affine_fixed` of its libImaging/Geometry.c.
     """
     source, inside = [], []
     for sign in (1, -1):
@@ -112,7 +106,7 @@ def _maps(name: str, magnitude: int, height: int, width: int, device: torch.devi
         within = (column >= 0) & (column < width) & (line >= 0) & (line < height)  # (H, W)
         source.append(torch.where(within, line * width + column, 0).flatten())
         inside.append(within.to(torch.uint8).flatten())
-    return _Maps(torch.stack(source).to(device), torch.stack(inside).to(device))
+    return torch.stack(source).to(device), torch.stack(inside).to(device)
 
 
 def _fixed(value: float) -> int:
@@ -142,10 +136,6 @@ def _blend(degenerate: Tensor, x: Tensor, factor: Tensor) -> Tensor:
     degenerate = degenerate.float()
     mixed = x.float().sub_(degenerate).mul_(factor).add_(degenerate)
     return mixed.clamp_(0, 255).to(torch.int16).to(torch.uint8)  # twice as fast as directly
-
-
-def _black(x: Tensor) -> Tensor:
-    return x.new_zeros(1)
 
 
 def _grey(x: Tensor) -> Tensor:
@@ -186,11 +176,6 @@ def _smooth(x: Tensor) -> Tensor:
         smooth[..., edge, :] = x[..., edge, :]
         smooth[..., edge] = x[..., edge]
     return smooth
-
-
-def _solarize(x: Tensor, threshold: int) -> Tensor:
-    """Return the images with all pixels from `threshold` up inverted."""
-    return x ^ (x >= threshold).to(torch.uint8).neg_()  # x ^ 255 is 255 − x
 
 
 def _autocontrast(x: Tensor) -> Tensor:

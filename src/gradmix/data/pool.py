@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -42,8 +42,6 @@ class Normalise:
 
 
 Transform = Callable[..., Tensor]  # (uint8 images, *, generator) → uint8 images
-
-
 Rows = slice | Tensor  # some rows of a batch
 ALL = slice(None)
 
@@ -76,11 +74,11 @@ class Pool:
         self.one_gather = not self.streamed and not self._transforms
         self.random_views = bool(self._transforms)  # whether `augmented` differs from call to call
         self._ready = False  # whether the stored samples are network inputs already
-        self._stored: Stored
+        self._stored: Tensor | _Streamed
         if isinstance(new.x, Tensor):
             x = torch.cat([part.x for part in parts])
             self._ready = not self._transforms and 4 * x.numel() <= READY_BYTES
-            self._stored = _InMemory(normalise(x) if self._ready else x)
+            self._stored = normalise(x) if self._ready else x
         else:
             self._stored = _Streamed(new.x, parts[1].x if len(parts) > 1 else None)
 
@@ -101,7 +99,7 @@ class Pool:
 
     def inputs(self, index: Tensor) -> Tensor:
         """Return the network inputs of the samples at `index`, without random transforms."""
-        x = self._stored.gather(index)
+        x = self._stored.index_select(0, index)
         return x if self._ready else self.normalise(x)
 
     def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
@@ -114,7 +112,10 @@ class Pool:
         """
         if not self._transforms:
             return self.inputs(index[rows])
-        x = self._stored.gather_rows(index, rows)
+        if isinstance(self._stored, Tensor):
+            x = self._stored.index_select(0, index)
+        else:  # the other rows are read by other processes
+            x = self._stored.select_rows(index, rows)
         for transform in self._transforms:
             x = transform(x, generator=self._generator)
         return self.normalise(x[rows])
@@ -125,36 +126,8 @@ class Pool:
 
     def expect(self, batches: Sequence[Tensor]) -> None:
         """Announce the samples of each of the next steps; streamed ones are read ahead."""
-        self._stored.expect(batches)
-
-
-class Stored(Protocol):
-    """Samples by index, in memory or in files."""
-
-    def gather(self, index: Tensor) -> Tensor:
-        """Return the samples at `index`, as stored."""
-
-    def gather_rows(self, index: Tensor, rows: Rows) -> Tensor:
-        """Return as many samples as `index` has; those beyond `rows` may be blank."""
-
-    def expect(self, batches: Sequence[Tensor]) -> None:
-        """Announce the next batches."""
-
-
-class _InMemory:
-    """All samples on the device."""
-
-    def __init__(self, x: Tensor) -> None:
-        self._x = x
-
-    def gather(self, index: Tensor) -> Tensor:
-        return self._x.index_select(0, index)
-
-    def gather_rows(self, index: Tensor, rows: Rows) -> Tensor:
-        return self.gather(index)
-
-    def expect(self, batches: Sequence[Tensor]) -> None:
-        """Ignored: nothing needs to be read ahead."""
+        if not isinstance(self._stored, Tensor):
+            self._stored.expect(batches)
 
 
 class _Streamed:
@@ -172,7 +145,8 @@ class _Streamed:
         self._ahead = self._new.batches(list(self._expected))
         self._last = None
 
-    def gather(self, index: Tensor) -> Tensor:
+    def index_select(self, _dim: int, index: Tensor) -> Tensor:
+        """Return the samples at `index`, as the method of a tensor does."""
         is_new = index < len(self._new)
         new = self._read(index[is_new])
         if self._memory is None or len(new) == len(index):
@@ -182,9 +156,9 @@ class _Streamed:
         x[~is_new] = self._memory[index[~is_new] - len(self._new)]
         return x
 
-    def gather_rows(self, index: Tensor, rows: Rows) -> Tensor:
-        """Read only `rows`: the other ones belong to other processes."""
-        read = self.gather(index[rows])
+    def select_rows(self, index: Tensor, rows: Rows) -> Tensor:
+        """Return as many samples as `index` has; those beyond `rows` may be blank."""
+        read = self.index_select(0, index[rows])
         if isinstance(rows, slice) and len(read) == len(index):
             return read
         x = read.new_zeros((len(index), *read.shape[1:]))

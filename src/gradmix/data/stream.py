@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 THREADS = min(8, os.cpu_count() or 1)
 _AHEAD = 64  # results in advance
-_AT_ONCE = 4  # images that a thread decodes for one result
+_AT_ONCE = 16  # most images that a thread decodes for one result
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_Group = tuple[npt.NDArray[np.uint8], list[int], range]
 
 
 def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD) -> Iterator[_R]:
@@ -52,14 +53,6 @@ def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD
             yield waiting.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-class _Group(NamedTuple):
-    """A few images of a batch, which one thread decodes."""
-
-    pixels: npt.NDArray[np.uint8]  # of the whole batch, (B, C, H, W)
-    batch: list[int]  # the rows of the whole batch
-    start: int  # place in the batch of the first image
 
 
 class StreamedImages:
@@ -119,24 +112,32 @@ class StreamedImages:
             CorruptFileError: A file cannot be read.
         """
         rows = [self._rows[index.cpu()].tolist() for index in indices]
-        for pixels in map_ahead(self._decode, self._groups(rows), ahead=_AHEAD // _AT_ONCE):
-            if pixels is None:
-                continue
-            decoded = torch.from_numpy(pixels)
-            if self.device.type == "cuda":  # pinned, so that the copy does not wait
-                decoded = decoded.pin_memory()
-            yield decoded.to(self.device, non_blocking=True)
+        ready = map_ahead(self._decode, self._groups(rows), ahead=2 * THREADS)
+        whole = filter(lambda pixels: pixels is not None, ready)
+        # `map` and `filter` keep no batch: its memory is free for the next one
+        yield from map(self._send, cast(Iterator[npt.NDArray[np.uint8]], whole))
+
+    def _send(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
+        """Return decoded images on the device."""
+        decoded = torch.from_numpy(pixels)
+        if self.device.type == "cuda":  # pinned, so that the copy does not wait
+            decoded = decoded.pin_memory()
+        return decoded.to(self.device, non_blocking=True)
 
     def _groups(self, batches: Sequence[list[int]]) -> Iterator[_Group]:
-        """Yield the images of all batches, a few at a time; at least one group per batch."""
+        """Yield the images of all batches, a few at a time; at least one group per batch.
+
+        A group is the pixels of its batch, (B, C, H, W), the rows of the batch, and some places.
+        """
         for batch in batches:
             pixels = np.empty((len(batch), *self.files.shape), dtype=np.uint8)
-            for start in range(0, max(len(batch), 1), _AT_ONCE):
-                yield _Group(pixels, batch, start)
+            count = max(1, min(_AT_ONCE, -(-len(batch) // THREADS)))  # every thread gets some
+            for start in range(0, max(len(batch), 1), count):
+                yield pixels, batch, range(start, min(start + count, len(batch)))
 
     def _decode(self, group: _Group) -> npt.NDArray[np.uint8] | None:
         """Decode the images of a group; return the pixels of the batch after its last group."""
-        pixels, batch, start = group
-        for place in range(start, min(start + _AT_ONCE, len(batch))):
-            pixels[place] = self.files.decode(batch[place])
-        return pixels if start + _AT_ONCE >= len(batch) else None
+        pixels, batch, places = group
+        for place in places:
+            self.files.decode(batch[place], pixels[place])
+        return pixels if places.stop == len(batch) else None

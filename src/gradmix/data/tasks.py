@@ -10,7 +10,7 @@ From here on, label k means the k-th class to arrive. Three scenarios:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.data.arrays import plain_tensor
-from gradmix.data.datasets import DataSet
+from gradmix.data.arrays import MOST_CLASSES, plain_tensor
+from gradmix.data.datasets import DataSet, check_alike, check_samples, complete_statistics
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.randomness import RandomStreams
 from gradmix.types import Samples, Task
@@ -91,14 +91,26 @@ def split_into_tasks(
     arrives, tested = task_of_class[train.y], task_of_class[test.y]  # task of each sample, (N,)
     if blur:
         arrives = _blurred(arrives, train.y, len(sizes), blur, seed)
+    of_tasks = ((train, arrives), (test, tested))
     parts = [
-        (_only(train, arrives == task), _only(test, tested == task)) for task in range(len(sizes))
+        [Samples(x[task == own], y[task == own]) for (x, y), task in of_tasks]
+        for own in range(len(sizes))
     ]
-    tasks = [Task(n, _classes_of(own[0]), *own) for n, own in enumerate(parts, start=1)]
-    _check_every_task_tests(tasks, task_of_class)
+    tasks = tuple(
+        Task(number, tuple(train.y.unique().tolist()), train, test)
+        for number, (train, test) in enumerate(parts, start=1)
+    )
+    for task in tasks:
+        expected = (task_of_class == task.number - 1).nonzero().flatten().tolist()
+        missing = sorted(set(expected) - set(task.test.y.tolist()))
+        if missing:
+            raise InputError(
+                f"task {task.number} has no samples to evaluate classes {missing} on; every class "
+                "needs test samples, or validation samples with evaluate_on='validation'"
+            )
     names = tuple(data.class_names[label] for label in order)
     scenario = "blurry" if blur else "class-incremental"
-    return Benchmark(data.name, tuple(tasks), names, order, data.mean, data.std, scenario)
+    return Benchmark(data.name, tasks, names, order, data.mean, data.std, scenario)
 
 
 def relabelled(
@@ -109,14 +121,22 @@ def relabelled(
     Raises:
         InputError: A class has no training samples, or there is nothing to evaluate on.
     """
-    _check_every_class_trains(data)
+    counts = torch.bincount(data.train.y.long(), minlength=len(data.class_names))
+    empty = [data.class_names[label] for label in (counts == 0).nonzero().flatten().tolist()]
+    if empty:
+        raise InputError(f"data has no training samples of {empty}: an empty task or class")
+    if evaluate_on not in ("test", "validation"):
+        raise UnknownNameError("part to evaluate on", evaluate_on, ["test", "validation"])
+    test = data.test if evaluate_on == "test" else data.validation
+    if test is None:
+        raise InputError(
+            "evaluate_on is 'validation', but no samples are held out; "
+            "call data.hold_out(validation) first"
+        )
     arrival = torch.empty(len(order), dtype=torch.int64)
     arrival[list(order)] = torch.arange(len(order))  # arrival[original label] = new label
-    train, test = (
-        Samples(x, arrival[y.long()])
-        for x, y in (data.train, _evaluation_samples(data, evaluate_on))
-    )
-    return train, test
+    train = Samples(data.train.x, arrival[data.train.y.long()])
+    return train, Samples(test.x, arrival[test.y.long()])
 
 
 def _blurred(arrives: Tensor, labels: Tensor, tasks: int, share: float, seed: int) -> Tensor:
@@ -132,45 +152,6 @@ def _blurred(arrives: Tensor, labels: Tensor, tasks: int, share: float, seed: in
         start = label % len(others)  # classes with few samples begin with different tasks
         arrives[moved] = others[(torch.arange(count) + start) % len(others)]
     return arrives
-
-
-def _classes_of(samples: Samples) -> tuple[int, ...]:
-    return tuple(samples.y.unique().tolist())
-
-
-def _evaluation_samples(data: DataSet, evaluate_on: str) -> Samples:
-    if evaluate_on == "test":
-        return data.test
-    if evaluate_on != "validation":
-        raise UnknownNameError("part to evaluate on", evaluate_on, ["test", "validation"])
-    if data.validation is None:
-        raise InputError(
-            "evaluate_on is 'validation', but no samples are held out; "
-            "call data.hold_out(validation) first"
-        )
-    return data.validation
-
-
-def _only(samples: Samples, chosen: Tensor) -> Samples:
-    return Samples(samples.x[chosen], samples.y[chosen])
-
-
-def _check_every_class_trains(data: DataSet) -> None:
-    counts = torch.bincount(data.train.y.long(), minlength=len(data.class_names))
-    empty = [data.class_names[label] for label in (counts == 0).nonzero().flatten().tolist()]
-    if empty:
-        raise InputError(f"data has no training samples of {empty}: an empty task or class")
-
-
-def _check_every_task_tests(tasks: Iterable[Task], task_of_class: Tensor) -> None:
-    for task in tasks:
-        classes = (task_of_class == task.number - 1).nonzero().squeeze(1).tolist()
-        missing = sorted(set(classes) - set(_classes_of(task.test)))
-        if missing:
-            raise InputError(
-                f"task {task.number} has no samples to evaluate classes {missing} on; every class "
-                "needs test samples, or validation samples with evaluate_on='validation'"
-            )
 
 
 # --- the order of the classes, and their number in each task --------------------------------------
@@ -192,7 +173,16 @@ def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> t
         (0, 2, 3, 4, 1)
     """
     if isinstance(class_order, str):
-        return _named_order(class_order, num_classes)
+        if class_order == "natural":
+            return tuple(range(num_classes))
+        kind, _, seed = class_order.partition(":")
+        if kind != "seed":
+            raise UnknownNameError("class order", class_order, ["natural", "seed:1993"])
+        if not (seed.isascii() and seed.isdigit() and len(seed) <= 10 and int(seed) < 2**32):
+            raise InputError(
+                f"class_order is {class_order!r}; the seed must be an integer below 2**32"
+            )
+        return tuple(np.random.RandomState(int(seed)).permutation(num_classes).tolist())
     order = _integers("class_order", class_order)
     every = set(range(num_classes))
     problems = {
@@ -208,21 +198,22 @@ def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> t
     return order
 
 
-def _named_order(name: str, num_classes: int) -> tuple[int, ...]:
-    if name == "natural":
-        return tuple(range(num_classes))
-    kind, _, seed = name.partition(":")
-    if kind != "seed":
-        raise UnknownNameError("class order", name, ["natural", "seed:1993"])
-    if not (seed.isascii() and seed.isdigit() and len(seed) <= 10 and int(seed) < 2**32):
-        raise InputError(f"class_order is {name!r}; the seed must be an integer below 2**32")
-    return tuple(np.random.RandomState(int(seed)).permutation(num_classes).tolist())
-
-
 def _task_sizes(increments: int | Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Return the number of classes of each task; InputError unless they add up to all classes."""
     if isinstance(increments, (int, np.integer)) and _is_integer(increments):
-        return _equal_sizes(int(increments), num_classes)
+        size = int(increments)
+        if not 1 <= size <= num_classes:
+            raise InputError(
+                f"increments is {size}; it must be from 1 to the {num_classes} classes of the data "
+                "set"
+            )
+        count, rest = divmod(num_classes, size)
+        if rest:
+            raise InputError(
+                f"increments is {size}, which does not divide the {num_classes} classes; "
+                f"give a list, such as {[size] * count + [rest]}"
+            )
+        return (size,) * count
     sizes = _integers("increments", increments)
     if any(size < 1 for size in sizes):
         raise InputError(f"increments is {list(sizes)[:20]}; every task needs at least 1 class")
@@ -232,20 +223,6 @@ def _task_sizes(increments: int | Sequence[int], num_classes: int) -> tuple[int,
             f"the data set has {num_classes}"
         )
     return sizes
-
-
-def _equal_sizes(size: int, num_classes: int) -> tuple[int, ...]:
-    if not 1 <= size <= num_classes:
-        raise InputError(
-            f"increments is {size}; it must be from 1 to the {num_classes} classes of the data set"
-        )
-    count, rest = divmod(num_classes, size)
-    if rest:
-        raise InputError(
-            f"increments is {size}, which does not divide the {num_classes} classes; "
-            f"give a list, such as {[size] * count + [rest]}"
-        )
-    return (size,) * count
 
 
 def _integers(name: str, values: object) -> tuple[int, ...]:
@@ -259,3 +236,79 @@ def _integers(name: str, values: object) -> tuple[int, ...]:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+# --- the tasks of a caller -----------------------------------------------------------------------
+
+
+def benchmark_from_tasks(
+    name: str,
+    tasks: Sequence[tuple[Samples, Samples]],
+    class_names: Sequence[str] | None = None,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    scenario: Literal["class-incremental", "domain-incremental", "blurry"] = "class-incremental",
+) -> Benchmark:
+    """Return a benchmark from (train, test) samples of each task.
+
+    Args:
+        name: Name of the benchmark.
+        tasks: A pair of Samples per task. Labels follow the arrival of classes: the first task
+            has classes 0 to k-1, the second starts at k.
+        class_names: One name per class. Default: "0", "1", ….
+        mean: Per channel or column. Default: computed from all training samples.
+        std: The standard deviation, like `mean`.
+        scenario: Except in "class-incremental", tasks may have classes of earlier tasks.
+
+    Raises:
+        InputError: Samples or labels do not have this form.
+    """
+    if not isinstance(tasks, (list, tuple)) or not tasks:
+        raise InputError(f"tasks is {tasks!r}; it must be a list with at least one task")
+    made: list[Task] = []
+    num_classes = 0
+    for number, task in enumerate(tasks, start=1):
+        parts = task if isinstance(task, (tuple, list)) else ()
+        pairs = [part for part in parts if isinstance(part, (tuple, list)) and len(part) == 2]
+        if len(parts) != 2 or len(pairs) != 2:
+            raise InputError(
+                f"tasks[{number - 1}] must be a pair of Samples(x, y): training and test samples"
+            )
+        train, test = (Samples(*pair) for pair in pairs)
+        made.append(_own_task(number, train, test, num_classes, scenario != "class-incremental"))
+        num_classes = max(num_classes, made[-1].classes[-1] + 1)
+    for task in made:
+        for x in (task.train.x, task.test.x):
+            check_alike(f"tasks[{task.number - 1}]", x, "tasks[0]", made[0].train.x)
+    names = tuple(map(str, range(num_classes)) if class_names is None else class_names)
+    if len(names) != num_classes:
+        raise InputError(f"class_names has {len(names)} names; the tasks hold {num_classes}")
+    statistics = complete_statistics(mean, std, *(task.train.x for task in made))
+    return Benchmark(name, tuple(made), names, tuple(range(num_classes)), *statistics, scenario)
+
+
+def _own_task(number: int, train: Samples, test: Samples, seen: int, shared: bool) -> Task:
+    """Return a checked task of a caller; `seen` classes arrived before and may be `shared`."""
+    where = f"tasks[{number - 1}]"
+    for part, samples in (("train", train), ("test", test)):
+        check_samples(samples, MOST_CLASSES, f"{where} {part}.x", f"{where} {part}.y")
+        if len(samples.y) == 0:
+            raise InputError(f"{where} has no {part} samples; a task must not be empty")
+    classes = tuple(sorted(set(train.y.tolist())))
+    repeated = [label for label in classes if label < seen]
+    if repeated and not shared:
+        raise InputError(
+            f"{where} holds {repeated} of an earlier task: a class in two tasks; give another "
+            "scenario, such as 'domain-incremental'"
+        )
+    new = [label for label in classes if label >= seen]
+    if new != list(range(seen, seen + len(new))):
+        raise InputError(
+            f"{where} holds classes {new}; numbered by arrival they must be "
+            f"{list(range(seen, seen + len(new)))}"
+        )
+    strangers = sorted(set(test.y.tolist()) - set(classes))
+    if strangers:
+        raise InputError(f"{where} tests on {strangers}, which are not among its {list(classes)}")
+    return Task(number, classes, *(Samples(x, y.long()) for x, y in (train, test)))

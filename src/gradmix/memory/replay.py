@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,12 +60,10 @@ class ReplayMemory:
                 f"exemplars_per_class is {exemplars_per_class} and total is {total}; "
                 "give exactly one of them"
             )
-        for name, value, least in (
-            ("exemplars_per_class", exemplars_per_class, 0),
-            ("total", total, 1),
-        ):
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}; give {least} or more")
+        if exemplars_per_class is not None and exemplars_per_class < 0:
+            raise InputError(f"exemplars_per_class is {exemplars_per_class}; give 0 or more")
+        if total is not None and total < 1:
+            raise InputError(f"total is {total}; give 1 or more")
         if not balanced and total is None:
             raise InputError("balanced is False and total is None; give a total without balance")
         self.exemplars_per_class, self.balanced = exemplars_per_class, balanced
@@ -126,7 +123,13 @@ class ReplayMemory:
             priority = torch.cat([self._priority, priority])
             extras = {name: torch.cat([self.extras[name], rows]) for name, rows in extras.items()}
         kept = self._lowest(y, priority)
-        self.x = self._gather(x, kept, held)
+        is_new = kept >= held
+        offered = x.index_select(0, kept[is_new] - held)  # only these are read
+        if held:
+            stored, self.x = self.x, offered.new_empty((len(kept), *offered.shape[1:]))
+            self.x[is_new], self.x[~is_new] = offered, stored[kept[~is_new]]
+        else:
+            self.x = offered
         self.y, self._priority = y[kept], priority[kept]
         self.extras = {name: rows[kept] for name, rows in extras.items()}
 
@@ -136,16 +139,6 @@ class ReplayMemory:
             return first_of_each_class(y, priority, self.quota(y.unique()))
         lowest = priority.argsort(stable=True)[: self.total]
         return lowest[y[lowest].argsort(stable=True)]
-
-    def _gather(self, x: Tensor, kept: Tensor, held: int) -> Tensor:
-        """Return the kept samples; of the offered ones, only the kept are read."""
-        offered = x.index_select(0, kept[kept >= held] - held)
-        if not held:
-            return offered
-        result = offered.new_empty((len(kept), *offered.shape[1:]))
-        result[kept >= held] = offered
-        result[kept < held] = self.x[kept[kept < held]]
-        return result
 
     def _check(self, x: Tensor, y: Tensor, priority: Tensor, extras: dict[str, Tensor]) -> None:
         if len(self) and extras.keys() != self.extras.keys():
@@ -209,8 +202,8 @@ class ReplayMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """Return exemplars, labels, priorities and extras."""
-        extras = dict(self.extras)
-        return {"x": self.x, "y": self.y, "priority": self._priority, "extras": extras}
+        rows = {"x": self.x, "y": self.y, "priority": self._priority}
+        return {**rows, "extras": dict(self.extras)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved memory.
@@ -223,17 +216,12 @@ class ReplayMemory:
         for name, part in rows.items():
             if len(part) != len(y):
                 raise InputError(f"memory.{name} has {len(part)} rows for {len(y)} labels")
-        if len(y) and self._exceeds(y):
+        counts = y.unique(return_counts=True)[1].cpu()
+        too_many = self.total is not None and len(y) > self.total
+        if len(y) and (too_many or bool((counts > self._shares(len(counts))).any())):
             raise InputError(f"memory: {len(y)} exemplars are saved, more than this budget allows")
         self.x, self.y, self._priority = x, y, priority
         self.extras = dict(state["extras"])
-
-    def _exceeds(self, y: Tensor) -> bool:
-        """Return whether exemplars with these labels exceed the budget."""
-        if self.total is not None and len(y) > self.total:
-            return True
-        counts = np.unique(y.numpy(force=True), return_counts=True)[1]
-        return bool((counts > self._shares(len(counts)).numpy()).any())
 
 
 def first_of_each_class(labels: Tensor, priority: Tensor, quota: Tensor) -> Tensor:

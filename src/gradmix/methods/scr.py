@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
-from gradmix.data.views import second_view
+from gradmix.data.augment import second_view
 from gradmix.methods.icarl import NearestMean
 from gradmix.methods.losses import as_soft, smooth_labels
 from gradmix.methods.parts import Options

@@ -59,9 +59,9 @@ def train(shards, mix, ranks):
     decoded, used = [], []
     decode, augmented = ImageFiles.decode, Pool.augmented
 
-    def counted(files, row):
+    def counted(files, row, into):
         decoded.append(row)
-        return decode(files, row)
+        decode(files, row, into)
 
     def noted(pool, index, rows=ALL):
         used.extend(row for row in index[rows].tolist() if row < pool.num_new)

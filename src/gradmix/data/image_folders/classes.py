@@ -26,7 +26,6 @@ from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import InputError
 
 _TEST_FOLDERS = ("test", "val")
-_EXAMPLES = ".jpg, .png or .tif"
 
 _Images = Mapping[str, Sequence[str]]  # the image names of each class, by its folder
 
@@ -97,7 +96,16 @@ def list_images(
     part = _required_test_part(top, test_folders, "hold out test images")
     train, skipped = _class_folders(top.below("train"))
     test, more = _class_folders(part)
-    _check_same_classes(top.source, train, test, part.path.rstrip("/"))
+    folder = part.path.rstrip("/")
+    for present, absent, classes in (
+        ("train", folder, sorted(set(train) - set(test))),
+        (folder, "train", sorted(set(test) - set(train))),
+    ):
+        if classes:
+            raise InputError(
+                f"{top.source.path_of('')}: class {classes[0]!r} is in {present} but not in "
+                f"{absent}; both need the same folders"
+            )
     return _listing(top.source, train, test, skipped + more)
 
 
@@ -152,13 +160,12 @@ def _listing(
     source: FileSource, train: _Images, test: _Images, skipped: tuple[str, ...]
 ) -> Listing:
     classes = tuple(sorted(train))
-    rows = [
-        (name, label)
-        for part in (train, test)
-        for label, folder in enumerate(classes)
-        for name in part[folder]
-    ]
-    names, labels = [name for name, _ in rows], [label for _, label in rows]
+    names: list[str] = []
+    labels: list[int] = []
+    for part in (train, test):
+        for label, folder in enumerate(classes):
+            names += part[folder]
+            labels += [label] * len(part[folder])
     return Listing(source, names, labels, sum(map(len, train.values())), classes, skipped)
 
 
@@ -178,35 +185,26 @@ def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]
         elif "/" in entry and not entry.endswith("/"):
             others.append(PurePosixPath(entry).suffix.lower())
     where = top.source.path_of(top.path)
-    _check_classes(where, images)
-    return images, _skipped(where, loose, others)
-
-
-def _skipped(where: str, loose: int, others: Sequence[str]) -> tuple[str, ...]:
-    """Say how many files are not used and why."""
-    reasons = []
-    if others:
-        kinds = ", ".join(f"{n} {end or 'without any'}" for end, n in Counter(others).most_common())
-        files = "1 file" if len(others) == 1 else f"{len(others)} files"
-        reasons.append(f"{where}: skipped {files} without an image extension: {kinds}")
-    if loose:
-        files = "1 image that is" if loose == 1 else f"{loose} images that are"
-        reasons.append(f"{where}: skipped {files} beside the class folders and not in one")
-    return tuple(reasons)
-
-
-def _check_classes(where: str, images: _Images) -> None:
     if not images:
         raise InputError(
             f"{where}: has no class folders; put the images of each class into a folder with its "
             "name"
         )
-    for folder, names in images.items():
-        if not names:
-            raise InputError(
-                f"{Path(where, folder)}: an empty class folder; it needs image files such as "
-                f"{_EXAMPLES}"
-            )
+    empty = [folder for folder, names in images.items() if not names]
+    if empty:
+        raise InputError(
+            f"{Path(where, empty[0])}: an empty class folder; it needs image files such as "
+            ".jpg, .png or .tif"
+        )
+    skipped = []
+    if others:
+        kinds = ", ".join(f"{n} {end or 'without any'}" for end, n in Counter(others).most_common())
+        files = "1 file" if len(others) == 1 else f"{len(others)} files"
+        skipped.append(f"{where}: skipped {files} without an image extension: {kinds}")
+    if loose:
+        files = "1 image that is" if loose == 1 else f"{loose} images that are"
+        skipped.append(f"{where}: skipped {files} beside the class folders and not in one")
+    return images, tuple(skipped)
 
 
 def _held_out(source: FileSource, images: _Images, fraction: float) -> tuple[_Images, _Images]:
@@ -221,15 +219,3 @@ def _held_out(source: FileSource, images: _Images, fraction: float) -> tuple[_Im
         cut = len(names) - min(max(1, round(len(names) * fraction)), len(names) - 1)
         train[folder], test[folder] = names[:cut], names[cut:]
     return train, test
-
-
-def _check_same_classes(source: FileSource, train: _Images, test: _Images, folder: str) -> None:
-    for present, absent, classes in (
-        ("train", folder, sorted(set(train) - set(test))),
-        (folder, "train", sorted(set(test) - set(train))),
-    ):
-        if classes:
-            raise InputError(
-                f"{source.path_of('')}: class {classes[0]!r} is in {present} but not in "
-                f"{absent}; both need the same folders"
-            )

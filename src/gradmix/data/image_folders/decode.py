@@ -15,7 +15,7 @@ which any bytes could be: they are tried only for files with their extension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 from posixpath import splitext
@@ -63,13 +63,6 @@ class Header(NamedTuple):
     grey: bool
 
 
-class UnreadableImage(NamedTuple):
-    """An image that cannot be used."""
-
-    row: int  # in the list of files
-    message: str  # names the file and the reason
-
-
 class ImageFiles:
     """Image files that become pixels of one shape (C, H, W).
 
@@ -96,36 +89,51 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.names)
 
-    def decode(self, row: int) -> npt.NDArray[np.uint8]:
-        """Return the pixels (C, H, W) of one file; CorruptFileError names an unusable file."""
-        return _read_image(self.source, self.names[row], self._pixels)
+    def decode(self, row: int, into: npt.NDArray[np.uint8]) -> None:
+        """Write the pixels of one file to (C, H, W); CorruptFileError names an unusable file."""
 
-    def decode_all(self) -> tuple[Tensor, list[UnreadableImage]]:
-        """Return the pixels of all files, zeros for unreadable ones, and the unreadable files."""
+        def write(image: Image.Image) -> None:
+            channels_first(self._shaped(image), into)
+
+        _read_image(self.source, self.names[row], write)
+
+    def decode_all(self) -> tuple[Tensor, dict[int, str]]:
+        """Return the pixels of all files, zeros for unreadable ones, and why files are unreadable.
+
+        The reasons name the files and are in a dictionary by row.
+        """
         pixels = torch.zeros((len(self), *self.shape), dtype=torch.uint8)
         array = pixels.numpy()
+        return pixels, _attempt_all(lambda row: self.decode(row, array[row]), len(self))[1]
 
-        def fill(row: int) -> None:
-            array[row] = self.decode(row)
+    def check_all(self) -> dict[int, str]:
+        """Decode all files, keep no pixels, and return why files are unreadable, by row."""
 
-        return pixels, _unreadable(_attempts(fill, len(self)))
+        def decode(row: int) -> None:
+            self.decode(row, np.empty(self.shape, dtype=np.uint8))
 
-    def check_all(self) -> list[UnreadableImage]:
-        """Decode all files, keep no pixels, and return the unreadable files."""
-        return _unreadable(_attempts(self.decode, len(self)))
+        return _attempt_all(decode, len(self))[1]
 
-    def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
+    def _shaped(self, image: Image.Image) -> Image.Image:
         channels, height, width = self.shape
         if self._resample is not None:
-            _decode_smaller(image, max(height, width))
-        image = convert(_upright(image), channels)
+            # libjpeg decodes a photo at 1/2, 1/4 or 1/8 of its size if it is resized anyway. It is
+            # about three times as fast for 3000x4000 pixels. The result keeps `_DRAFT_GAP` times
+            # the size that is needed, so a resized pixel differs by a few grey levels at most.
+            side = _DRAFT_GAP * max(height, width)
+            image.draft(None, (side, side))  # no effect on other formats
+        if _orientation(image) != 1:  # Pillow itself turns TIFF files
+            from PIL import ImageOps
+
+            image = ImageOps.exif_transpose(image)
+        image = convert(image, channels)
         if self._resample is not None:
             image = _resize_and_crop(image, width, height, self._resample)
         if image.size != (width, height):
             raise CorruptFileError(
                 f"the image is {image.width}x{image.height}; expected {width}x{height}"
             )
-        return channels_first(image)
+        return image
 
 
 def is_image_name(name: str) -> bool:
@@ -157,29 +165,20 @@ def _formats_to_try(extension: str) -> tuple[str, ...]:
 
 def read_headers(
     source: PhotoSource, names: Sequence[str]
-) -> tuple[dict[int, Header], list[UnreadableImage]]:
-    """Return the headers of all readable files, by row, and the unreadable files."""
-    found = list(_attempts(lambda row: _read_image(source, names[row], _header), len(names)))
-    headers = {row: header for row, header in enumerate(found) if isinstance(header, Header)}
-    return headers, _unreadable(found)
+) -> tuple[dict[int, Header], dict[int, str]]:
+    """Return the headers of all readable files, and why the others are unreadable, by row."""
 
+    def header(image: Image.Image) -> Header:
+        on_its_side = _orientation(image) > 4
+        width, height = reversed(image.size) if on_its_side else image.size
+        return Header(width, height, is_grey(image.mode))
 
-def _header(image: Image.Image) -> Header:
-    on_its_side = _orientation(image) > 4
-    width, height = reversed(image.size) if on_its_side else image.size
-    return Header(width, height, is_grey(image.mode))
+    return _attempt_all(lambda row: _read_image(source, names[row], header), len(names))
 
 
 def is_grey(mode: str) -> bool:
     """Return whether an image of Pillow's `mode` has no colours."""
     return mode in (*_GREY_MODES, *_DEEP_GREY_MODES, "La")
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """Return the image upright, by its EXIF data; Pillow itself turns TIFF files."""
-    from PIL import ImageOps
-
-    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -215,17 +214,18 @@ def convert(image: Image.Image, channels: int) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def channels_first(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """Return the pixels (C, H, W) of an image that `convert` returned, as a view of other memory.
+def channels_first(image: Image.Image, into: npt.NDArray[np.uint8]) -> None:
+    """Write the pixels of an image that `convert` returned to an array (C, H, W).
 
-    Pillow writes one line of each channel after another (";L"). They are then copied line by line
-    into a batch, which is faster than pixel by pixel.
+    Pillow has four bytes per pixel. Read as one number, they are separated faster than as bytes.
     """
-    channels = len(image.getbands())
-    if channels == 1:
-        return np.asarray(image)[None]
-    lines = np.frombuffer(image.tobytes("raw", f"{image.mode};L"), dtype=np.uint8)
-    return lines.reshape(image.height, channels, image.width).transpose(1, 0, 2)
+    if image.mode == "L":
+        into[0] = np.asarray(image)
+        return
+    content = image.tobytes("raw", "RGBX" if image.mode == "RGB" else "RGBA")
+    pixels = np.frombuffer(content, dtype="<u4").reshape(image.height, image.width)
+    for channel, plane in enumerate(into):
+        plane[...] = pixels >> 8 * channel  # the cast to 8 bits keeps the lowest byte
 
 
 def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]) -> _T:
@@ -237,7 +237,12 @@ def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]
             if isinstance(found, Image.Image):
                 return use(found)
             with Image.open(found, formats=_formats_to_try(splitext(name)[1].lower())) as image:
-                _check_pixels(image)
+                limit = Image.MAX_IMAGE_PIXELS  # above it Pillow only warns
+                if limit is not None and image.width * image.height > limit:
+                    raise CorruptFileError(
+                        f"the image is {image.width}x{image.height}; at most {limit} pixels are "
+                        "decoded"
+                    )
                 return use(image)
     except UnidentifiedImageError as error:
         raise CorruptFileError(f"{source.path_of(name)}: not an image file") from error
@@ -245,26 +250,6 @@ def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]
         where, reason = source.path_of(name), str(error) or type(error).__name__
         message = reason if reason.startswith(where) else f"{where}: {reason}"
         raise CorruptFileError(message) from error
-
-
-def _check_pixels(image: Image.Image) -> None:
-    """Refuse what Pillow only warns about: a small file may unpack to fill the memory."""
-    from PIL import Image
-
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
-        raise CorruptFileError(
-            f"the image is {image.width}x{image.height}; at most {limit} pixels are decoded"
-        )
-
-
-def _decode_smaller(image: Image.Image, side: int) -> None:
-    """Let libjpeg decode a photo at 1/2, 1/4 or 1/8 of its size if it is resized anyway.
-
-    It is about three times as fast for 3000x4000 pixels. The result keeps `_DRAFT_GAP` times the
-    size that is needed, so a resized pixel differs by a few grey levels at most.
-    """
-    image.draft(None, (_DRAFT_GAP * side, _DRAFT_GAP * side))  # no effect on other formats
 
 
 def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str) -> Image.Image:
@@ -279,23 +264,25 @@ def _resize_and_crop(image: Image.Image, width: int, height: int, resample: str)
         )
     if image.size != size:
         image = image.resize(size, Image.Resampling[resample.upper()])
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    if image.size == (width, height):
+    if size == (width, height):
         return image
+    left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
 
 
-def _attempts(work: Callable[[int], _T], rows: int) -> Iterator[_T | UnreadableImage]:
-    """Yield what `work` returns for each row, in order; an unreadable file is no error."""
+def _attempt_all(work: Callable[[int], _T], rows: int) -> tuple[dict[int, _T], dict[int, str]]:
+    """Return what `work` returns for each row, or the message of its CorruptFileError, by row."""
 
-    def attempt(row: int) -> _T | UnreadableImage:
+    def attempt(row: int) -> _T | CorruptFileError:
         try:
             return work(row)
         except CorruptFileError as error:
-            return UnreadableImage(row, str(error))
+            return error
 
-    return map_ahead(attempt, range(rows))
-
-
-def _unreadable(found: Iterable[object]) -> list[UnreadableImage]:
-    return [image for image in found if isinstance(image, UnreadableImage)]
+    found, unreadable = {}, {}
+    for row, result in enumerate(map_ahead(attempt, range(rows))):
+        if isinstance(result, CorruptFileError):
+            unreadable[row] = str(result)
+        else:
+            found[row] = result
+    return found, unreadable

@@ -26,9 +26,10 @@ from gradmix.data.image_folders.source import (
     LARGEST_FILE,
     FileSource,
     checked_path,
+    existing_path,
     open_file,
 )
-from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
+from gradmix.errors import CorruptFileError, InputError
 
 PHOTO_KINDS = "a path, bytes, an open file, a Pillow image or an array"
 
@@ -91,8 +92,8 @@ def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:
     """
     source = GivenPhotos(items, name)
     headers, unreadable = read_headers(source, source.names)
-    if unreadable:
-        raise CorruptFileError(unreadable[0].message)
+    for message in unreadable.values():
+        raise CorruptFileError(message)
     return [headers[row][:2] for row in range(len(source.names))]
 
 
@@ -114,7 +115,7 @@ class GivenPhotos:
 
     def open(self, name: str) -> IO[bytes] | Image.Image:
         """Return a photo: a file to decode, or the pixels."""
-        _, content = self._photos[_number(name)]
+        _, content = self._photos[int(name.partition("/")[0])]
         if isinstance(content, Path):
             return open_file(content)
         if isinstance(content, bytes):
@@ -124,11 +125,7 @@ class GivenPhotos:
 
     def path_of(self, name: str) -> str:
         """Return what messages call a photo."""
-        return self._photos[_number(name)][0] if name else "the photos"
-
-
-def _number(name: str) -> int:
-    return int(name.partition("/")[0])
+        return self._photos[int(name.partition("/")[0])][0] if name else "the photos"
 
 
 def _photos_of(item: Any, where: str) -> list[tuple[str, Path | bytes | Image.Image]]:
@@ -155,13 +152,9 @@ def photo_paths(given: str | os.PathLike[str]) -> list[Path]:
         DataNotFoundError: There is no such file or folder.
         InputError: The folder has no photos.
     """
-    path = checked_path(given)
-    if os.path.isfile(path):
+    path = existing_path(given, remedy="give image files or folders")
+    if path.is_file():
         return [path]
-    if not os.path.isdir(path):
-        raise DataNotFoundError(
-            f"{path}: no such file or folder; check the path, and give image files or folders"
-        )
     source = FileSource(path)
     if source.in_shards:
         raise InputError(f"{path} contains shards; give image files, or a folder of them")

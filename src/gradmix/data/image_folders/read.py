@@ -1,27 +1,43 @@
-"""Images in files as labelled samples: what a classifier learns from and predicts."""
+"""Folders of images as data sets for runs, and as photos that a classifier learns and predicts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from gradmix.data.image_folders.classes import Listing, find_classes, has_test_classes
+from gradmix.data.datasets import DataSet, complete_statistics
+from gradmix.data.image_folders.classes import (
+    Listing,
+    find_classes,
+    has_test_classes,
+    list_images,
+)
 from gradmix.data.image_folders.decode import (
+    RESAMPLING,
     Header,
     ImageFiles,
-    UnreadableImage,
     read_headers,
 )
 from gradmix.data.image_folders.source import FileSource, existing_path, is_archive
 from gradmix.data.stream import StreamedImages
-from gradmix.errors import CorruptFileError, DataNotFoundError
+from gradmix.errors import (
+    CorruptFileError,
+    DataNotFoundError,
+    DataWarning,
+    InputError,
+    UnknownNameError,
+)
+from gradmix.types import Samples
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are held in memory
-
+_LARGEST = 2**14  # pixels of a side to which images are resized
 HINT = "; on the command line, --skip-unreadable skips such images"
 
 
@@ -76,17 +92,16 @@ def load_images(
     count = len(listing.names)
     skipped: list[str] = []
 
-    def readable(unreadable: Sequence[UnreadableImage], known: str = "") -> list[int]:
+    def readable(unreadable: Mapping[int, str], known: str = "") -> list[int]:
         """Return the rows of the readable images; note the others, or refuse them."""
-        skipped.extend(image.message for image in unreadable)
+        skipped.extend(unreadable.values())
         if unreadable and (not skip or len(skipped) == count):
             known = known if len(skipped) < count else ""
             raise CorruptFileError(
                 f"{skipped[0]} ({known}{len(skipped)} of {count} images cannot be read"
                 f"{'' if skip else hint})"
             )
-        bad = {image.row for image in unreadable}
-        return [row for row in range(len(listing.names)) if row not in bad]
+        return [row for row in range(len(listing.names)) if row not in unreadable]
 
     if not isinstance(form, Form):
         headers, unreadable = read_headers(listing.source, listing.names)
@@ -95,7 +110,7 @@ def load_images(
     files = ImageFiles(listing.source, listing.names, *form)
     x = cast(Tensor, StreamedImages(files))  # it offers what callers need of a tensor
     if stream or (stream is None and x.shape.numel() > IN_MEMORY):
-        unreadable = files.check_all() if skip else []
+        unreadable = files.check_all() if skip else {}
     else:
         x, unreadable = files.decode_all()
     if unreadable:
@@ -181,3 +196,129 @@ def form_for(shape: tuple[int, ...] | None, size: int | None, largest: int) -> F
         return Form((channels, side, side), "bilinear")
 
     return choose
+
+
+# --- data sets -----------------------------------------------------------------------------------
+
+
+def from_folder(
+    path: str | Path,
+    *,
+    size: int | None = None,
+    channels: int | None = None,
+    resample: str = "bilinear",
+    corrupt: Literal["refuse", "skip"] = "refuse",
+    test_fraction: float = 0.2,
+    stream: bool | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    name: str | None = None,
+) -> DataSet:
+    """Return a data set from a folder of images, or from a zip file or shards of one.
+
+    Args:
+        path: The folder, zip file or shards: `train/<class>/*` and `test/<class>/*`, or
+            `<class>/*`; the details are in `gradmix.data.image_folders.classes` and `source`.
+        size: Resize the shorter side to this, with antialiasing, and cut out the centre square.
+            Required if the images have different sizes. Photos are turned upright by EXIF data.
+        channels: 1 for grey or 3 for RGB. Default: 1 if all images are grey, else 3.
+        resample: "bilinear" or "bicubic".
+        corrupt: "refuse" raises CorruptFileError if images cannot be read; "skip" skips them with
+            a warning. Streamed images are checked before use only with "skip".
+        test_fraction: Without a test folder, the last images of each class become test images:
+            this fraction, at least one.
+        stream: Leave the images in their files and decode them when needed, see `StreamedImages`.
+            Default: if they are in shards, or their pixels take more than 8 GiB.
+        mean: Per channel, for values from 0 to 255. Default: computed from the training images.
+        std: The standard deviation, like `mean`.
+        name: Name of the data set. Default: the name of the folder.
+
+    Returns:
+        The data set. Its `skipped` names unreadable images and counts other files.
+
+    Raises:
+        DataNotFoundError: There is no such folder or zip file.
+        InputError: An option or the layout is invalid, or sizes differ and `size` is None.
+        CorruptFileError: Images cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for animal, shade in (("cat", 50), ("dog", 200)):
+        ...     (folder / animal).mkdir()
+        ...     for number in range(3):
+        ...         Image.new("RGB", (40, 30), (shade,) * 3).save(folder / animal / f"{number}.png")
+        >>> data = from_folder(folder, size=16)
+        >>> data.class_names, data.train.x.shape, data.test.y.tolist()
+        (('cat', 'dog'), torch.Size([4, 3, 16, 16]), [0, 1])
+    """
+    is_whole = isinstance(size, int) and not isinstance(size, bool)
+    if size is not None and not (is_whole and 1 <= size <= _LARGEST):
+        raise InputError(f"size is {size!r}; it must be a number of pixels from 1 to {_LARGEST}")
+    if channels not in (None, 1, 3):
+        raise InputError(f"channels is {channels!r}; it must be 1 or 3")
+    if resample not in RESAMPLING:
+        raise UnknownNameError("resampling", resample, RESAMPLING)
+    if corrupt not in ("refuse", "skip"):
+        raise UnknownNameError("value of corrupt", corrupt, ("refuse", "skip"))
+    if not 0 < test_fraction < 1:
+        raise InputError(f"test_fraction is {test_fraction}; it must be between 0 and 1")
+    found = existing_path(path)
+    source = FileSource(found)
+    stream = True if stream is None and source.in_shards else stream
+    listing = list_images(source, test_fraction=test_fraction)
+
+    def choose(listing: Listing, headers: Sequence[Header]) -> Form:
+        depth = channels or channels_of(headers)
+        if size is not None:
+            return Form((depth, size, size), resample)
+        for name, header in zip(listing.names, headers, strict=True):
+            if header[:2] != headers[0][:2]:
+                one, other = (
+                    f"{listing.source.path_of(file)} is {about.width}x{about.height}"
+                    for file, about in ((listing.names[0], headers[0]), (name, header))
+                )
+                raise InputError(f"{one} and {other}; give a size to which all images are resized")
+        return Form((depth, headers[0].height, headers[0].width))
+
+    form = choose if size is None or channels is None else Form((channels, size, size), resample)
+    hint = (
+        "; repair or remove them, or skip them: --skip-unreadable yes for runs, "
+        "from_folder(…, corrupt='skip') in Python"
+    )
+    listing, x, unreadable = load_images(
+        listing, form, stream=stream, skip=corrupt == "skip", hint=hint
+    )
+    cut = listing.num_train
+    for part, labels in (("training", listing.labels[:cut]), ("test", listing.labels[cut:])):
+        lost = sorted(set(range(len(listing.classes))) - set(labels))
+        if lost:
+            raise InputError(
+                f"{listing.source.path_of('')}: no {part} image of class "
+                f"{listing.classes[lost[0]]!r} can be read"
+            )
+    whole_path = found.resolve()
+    own_name = whole_path.name if whole_path.is_dir() else whole_path.stem
+    data = make_data_set(name or own_name, listing, x, mean, std)
+    warned = list(listing.skipped)
+    if unreadable:
+        many = f"{len(unreadable)} unreadable images; the first: {unreadable[0]}"
+        warned.insert(0, f"{found}: skipped {many}")
+    for text in warned:
+        warnings.warn(text, DataWarning, stacklevel=2)
+    return replace(data, skipped=(*unreadable, *listing.skipped))
+
+
+def make_data_set(
+    name: str,
+    listing: Listing,
+    x: Tensor,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+) -> DataSet:
+    """Return the images of a listing as a data set; statistics that are None are computed."""
+    y, cut = torch.tensor(listing.labels), listing.num_train
+    train, test = Samples(x[:cut], y[:cut]), Samples(x[cut:], y[cut:])
+    return DataSet(name, train, test, listing.classes, *complete_statistics(mean, std, train.x))

@@ -1,19 +1,40 @@
-"""Files of a folder, of a zip file or of shards, read in the same way, and checks of paths."""
+"""Files of a folder, of a zip file or of shards, read in the same way, and checks of paths.
+
+Shards are tar files. A photo in them is found in an index of all members and read at its offset. A
+member is named by its path in the shard, so that shards contain what a folder would:
+
+    cat/000123.jpg                  a photo of the class cat, as in a folder
+    000123.jpg  000123.cls          a photo of the class that 000123.cls contains (WebDataset)
+    000123.jpg  000123.json         the same; the class is "label", "class" or "cls" of the object
+
+A labelled sample without a folder gets the name <class>/<shard>/000123.jpg. Its other members, such
+as 000123.txt, are not listed. Shards are read in place. Compressed tar files cannot be: finding a
+photo in them takes a read of everything before it.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import tarfile
 import weakref
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from gradmix.data.image_folders.shards import Shards, find_shards
+from gradmix.data.image_folders.decode import is_image_name
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 LARGEST_FILE = 1 << 28  # bytes; a larger file is not opened
 _JUNK = ("thumbs.db", "desktop.ini", "__macosx")  # what file managers leave behind, lower case
+_SHARD = ".tar"
+_PARTS = ("train", "test", "val")  # folders of shards that are parts of one data set
+_LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json file
+_BLOCK = 512  # bytes; members of a tar file start at multiples
+_JSON_LABELS = ("label", "class", "cls")
 
 
 class FileSource:
@@ -21,21 +42,17 @@ class FileSource:
 
     Names are relative to the folder `root` inside and contain forward slashes. Hidden files and
     the files of file managers, such as Thumbs.db, do not count. A zip file is read as a stream,
-    and shards in place; nothing is written to disk. `shards` describes tar files.
+    and shards in place; nothing is written to disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], root: str = "") -> None:
         self.path = Path(path)
         self._root = f"{root}/" if root else ""
         shards = find_shards(self.path)
-        self._shards = Shards(shards) if shards else None
+        self.in_shards = bool(shards)
+        self._members = _members_by_name(shards)
         self._is_zip = not shards and self.path.is_file()
         self._zip: tuple[int, zipfile.ZipFile] | None = None  # process id, open file
-
-    @property
-    def in_shards(self) -> bool:
-        """Whether the files are in tar files."""
-        return self._shards is not None
 
     def within(self, folder: str) -> FileSource:
         """Return the files of a folder of this source."""
@@ -43,21 +60,30 @@ class FileSource:
 
     def names(self) -> list[str]:
         """Return the sorted names of all files, and of all folders with a slash at the end."""
-        if self._shards is not None or self._is_zip:
-            entries = self._archived_entries()
-        else:
-            entries = self._folder_entries()
+        archived = self.in_shards or self._is_zip
+        entries = self._archived_entries() if archived else self._folder_entries()
         return sorted(entry for entry in entries if entry and _is_visible(entry))
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a file for reading; CorruptFileError for anything but a regular file."""
-        if self._shards is not None:
-            self._check_size(name, self._shards.size_of(f"{self._root}{name}"))
-            return self._shards.open(f"{self._root}{name}")
+        """Open a file for reading; CorruptFileError for anything but a regular file.
+
+        Every read of a shard opens it anew: threads and processes share no position in it, and the
+        number of open files does not grow with the number of shards.
+        """
+        if self.in_shards:
+            shard, member = self._members[f"{self._root}{name}"]
+            if member.size > LARGEST_FILE:
+                raise _too_large(self.path_of(name), member.size)
+            with open(shard, "rb", buffering=0) as file:
+                content = _read_at(file, member.offset, member.size)
+            if len(content) != member.size:
+                raise CorruptFileError(f"{shard}: the file ends within {self._root}{name}")
+            return io.BytesIO(content)
         if self._is_zip:
-            member = self._open_zip().getinfo(f"{self._root}{name}")
-            self._check_size(name, member.file_size)
-            return self._open_zip().open(member)
+            found = self._open_zip().getinfo(f"{self._root}{name}")
+            if found.file_size > LARGEST_FILE:
+                raise _too_large(self.path_of(name), found.file_size)
+            return self._open_zip().open(found)
         return open_file(self.path / self._root / name)
 
     def read(self, name: str) -> bytes:
@@ -69,12 +95,8 @@ class FileSource:
         """Return the path of a file for a message."""
         return str(self.path / self._root / name)
 
-    def _check_size(self, name: str, size: int) -> None:
-        if size > LARGEST_FILE:
-            raise _too_large(self.path_of(name), size)
-
     def _archived_entries(self) -> Iterable[str]:
-        names = self._open_zip().namelist() if self._shards is None else self._shards.names()
+        names = self._members if self.in_shards else self._open_zip().namelist()
         inside = [name[len(self._root) :] for name in names if name.startswith(self._root)]
         folders = {f"{parent}/" for entry in inside for parent in PurePosixPath(entry).parents}
         return {*inside, *folders} - {"./"}
@@ -161,8 +183,15 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     raise InputError(f"{path!r} is not a path; give the path of a file or a folder as text")
 
 
-def existing_path(path: str | os.PathLike[str]) -> Path:
+PHOTO_FOLDER = "for photos give a folder that contains a folder of images for each class"
+
+
+def existing_path(path: str | os.PathLike[str], remedy: str = PHOTO_FOLDER) -> Path:
     """Return the path of a folder or of a regular file.
+
+    Args:
+        path: The path.
+        remedy: What the error tells the user to give instead.
 
     Raises:
         InputError: It is not a possible path.
@@ -171,7 +200,145 @@ def existing_path(path: str | os.PathLike[str]) -> Path:
     found = checked_path(path)
     if os.path.isdir(found) or os.path.isfile(found):  # unlike Path's methods, these never raise
         return found
-    raise DataNotFoundError(
-        f"{found}: no such file or folder; check the path, and for photos give a folder that "
-        "contains a folder of images for each class"
-    )
+    raise DataNotFoundError(f"{found}: no such file or folder; check the path, and {remedy}")
+
+
+# --- shards -----------------------------------------------------------------------------------
+
+
+class Member(NamedTuple):
+    """The place of a file in a shard."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def find_shards(path: Path) -> dict[Path, str]:
+    """Return the shards at a path, with the folder that their names begin with; {} if none.
+
+    Shards are a tar file, a folder that contains tar files and no folders, or a folder with such
+    folders of the names train, test and val only.
+    """
+    if path.is_file():
+        return {path: ""} if path.suffix.lower() == _SHARD else {}
+    found = _shards_in(path)
+    if found:
+        return dict.fromkeys(found, "")
+    folders = [entry for entry in _visible(path) if entry.is_dir()]
+    if not folders or not all(folder.name in _PARTS for folder in folders):
+        return {}
+    parts = {folder.name: _shards_in(Path(folder.path)) for folder in folders}
+    if not all(parts.values()):
+        return {}
+    return {shard: f"{part}/" for part, shards in parts.items() for shard in shards}
+
+
+def _shards_in(folder: Path) -> list[Path]:
+    """Return the tar files of a folder, sorted; none if it contains folders."""
+    entries = _visible(folder)
+    if any(entry.is_dir() for entry in entries):
+        return []
+    shards = [Path(entry.path) for entry in entries if entry.name.lower().endswith(_SHARD)]
+    return sorted(shard for shard in shards if shard.is_file())
+
+
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError:  # no such folder, or it cannot be read: the reader of folders says so
+        return []
+
+
+def _members_by_name(shards: Mapping[Path, str]) -> dict[str, tuple[Path, Member]]:
+    """Return the files of all shards; their names begin with the folder that is given."""
+    places: dict[str, tuple[Path, Member]] = {}
+    for path, folder in shards.items():
+        about = path.stat()
+        for member in _scan(path, about.st_size, about.st_mtime_ns):
+            name = f"{folder}{member.name}"
+            if name in places:
+                raise InputError(
+                    f"{name} is in {places[name][0]} and in {path}; photos of different shards "
+                    "need different names"
+                )
+            places[name] = path, member
+    return places
+
+
+@lru_cache(maxsize=8192)
+def _scan(path: Path, _size: int, _changed: int) -> tuple[Member, ...]:
+    """Return the files of a shard; an unchanged shard is scanned once per process."""
+    try:
+        with open(path, "rb") as file:
+            members = list(_members(file))
+            labels = dict(_labels(file, members))
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+        raise CorruptFileError(
+            f"{path}: not a readable tar file without compression: {error}"
+        ) from error
+    return tuple(_named(members, labels, path.stem))
+
+
+def _members(file: IO[bytes]) -> Iterator[Member]:
+    """Yield the regular files of a tar file with their places; links and devices are skipped."""
+    end = 0
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        for found in archive:
+            end = found.offset_data
+            if found.issparse():
+                raise ValueError(f"{found.name} is a sparse file")
+            if found.isreg():
+                end += found.size
+                yield Member(
+                    str(PurePosixPath(found.name.lstrip("/"))), found.offset_data, found.size
+                )
+    if any(_read_at(file, -(-end // _BLOCK) * _BLOCK, _BLOCK)):  # there, tarfile only stops
+        raise tarfile.ReadError(f"it is damaged after byte {end}")
+
+
+def _read_at(file: IO[bytes], offset: int, size: int) -> bytes:
+    """Return `size` bytes from `offset`, fewer at the end of the file."""
+    file.seek(offset)
+    parts = []
+    while size > 0 and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _labels(file: IO[bytes], members: list[Member]) -> Iterator[tuple[str, str]]:
+    """Yield the key and the class of each sample with a .cls file, or a .json file with one."""
+    by_kind = {kind: [m for m in members if _split(m.name)[1] == kind] for kind in ("json", "cls")}
+    for kind, found in by_kind.items():  # .cls comes last and takes precedence
+        for member in found:
+            content = _read_at(file, member.offset, min(member.size, _LARGEST_LABEL))
+            if kind == "cls":
+                label = content.decode().strip()
+            else:
+                value = json.loads(content)
+                keys = [key for key in _JSON_LABELS if isinstance(value, dict) and key in value]
+                if not keys or type(value[keys[0]]) not in (str, int):
+                    continue
+                label = str(value[keys[0]])
+            if not label or "/" in label or "\0" in label or label.startswith("."):
+                raise ValueError(f"{member.name} has the label {label[:80]!r}, no name of a class")
+            yield _split(member.name)[0], label
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the key of a sample and the kind of a file of it: the first dot separates them."""
+    folder, slash, file = name.rpartition("/")
+    key, _, kind = file.partition(".")
+    return f"{folder}{slash}{key}", kind.lower()
+
+
+def _named(members: list[Member], labels: Mapping[str, str], shard: str) -> Iterator[Member]:
+    """Yield the members under their names; of a labelled sample only the photo."""
+    for member in members:
+        key, kind = _split(member.name)
+        if key not in labels:
+            yield member
+        elif "." not in kind and is_image_name(member.name):
+            yield member._replace(name=f"{labels[key]}/{shard}/{member.name}")

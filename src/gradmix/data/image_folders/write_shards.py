@@ -84,17 +84,13 @@ def _write(
         with open(folder / shard, "xb") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 while written < len(names) and file.tell() < size:
-                    _add(archive, names[written], source.read(names[written]))
+                    content = source.read(names[written])
+                    about = tarfile.TarInfo(names[written])  # without a time or owner
+                    about.size = len(content)
+                    archive.addfile(about, io.BytesIO(content))
                     written += 1
                     if progress is not None:
                         progress(written, len(names))
             file.flush()
             os.fsync(file.fileno())
         yield shard
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file without a time or owner, so that equal photos give equal shards."""
-    about = tarfile.TarInfo(name)
-    about.size = len(content)
-    archive.addfile(about, io.BytesIO(content))

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradmix.data.idx import read_idx
+from gradmix.data.binary import read_idx
 from gradmix.data.locate import sha256_of
 from gradmix.errors import CorruptFileError
 

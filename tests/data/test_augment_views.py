@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from gradmix.data.augment import jitter, resized_crop, second_view
 from gradmix.data.pool import Normalise
-from gradmix.data.views import jitter, resized_crop, second_view
 
 RGB = Normalise((120.0, 110.0, 100.0), (60.0, 61.0, 62.0))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradmix.data import cifar, load_dataset
-from gradmix.data.cifar import CIFAR_10_LAYOUT, CIFAR_100_LAYOUT, CifarLayout, read_cifar
+from gradmix.data import binary, load_dataset
+from gradmix.data.binary import CIFAR_10_LAYOUT, CIFAR_100_LAYOUT, CifarLayout, read_cifar
 from gradmix.errors import CorruptFileError
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -191,7 +191,7 @@ def test_loaded_by_name(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyP
         load_dataset("cifar-10")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     archive = replace(SMALL_10.archive, sha256=digest)
-    monkeypatch.setattr(cifar, "CIFAR_10_LAYOUT", replace(SMALL_10, archive=archive))
+    monkeypatch.setattr(binary, "CIFAR_10_LAYOUT", replace(SMALL_10, archive=archive))
     assert len(load_dataset("cifar-10").train.y) == 10
     unpacked(tmp_path / "cifar-10" / "cifar-10-batches-bin", ten())
     monkeypatch.setenv("GRADMIX_DATA", str(tmp_path))
@@ -210,6 +210,6 @@ def test_classes_of_different_size_are_refused(
     files = ten()
     files["test_batch.bin"] = record(1, seed=0) * 10
     unpacked(cache / "cifar-10", files)
-    monkeypatch.setattr(cifar, "CIFAR_10_LAYOUT", SMALL_10)
+    monkeypatch.setattr(binary, "CIFAR_10_LAYOUT", SMALL_10)
     with pytest.raises(CorruptFileError, match=r"classes have 0 to 10 test images, not the same"):
         load_dataset("cifar-10")

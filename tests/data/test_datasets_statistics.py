@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gradmix.data.statistics import channel_statistics, complete_statistics
+from gradmix.data.datasets import channel_statistics, complete_statistics
 from gradmix.errors import InputError
 
 ROWS = torch.tensor([[1.0, 5.0], [3.0, 5.0]])

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from gradmix.data import load_dataset
-from gradmix.data.tiny_imagenet import read_tiny_imagenet
+from gradmix.data.imagenet import read_tiny_imagenet
 from gradmix.errors import CorruptFileError
 
 WNIDS = ["n02", "n03", "n01"]  # not sorted, as in the official list

@@ -12,8 +12,8 @@ from PIL import Image
 
 from gradmix.data import StreamedImages, from_folder, load_dataset, split_into_tasks
 from gradmix.data.image_folders.classes import list_images
-from gradmix.data.image_folders.dataset import read_imagenet
 from gradmix.data.image_folders.source import FileSource
+from gradmix.data.imagenet import read_imagenet
 from gradmix.errors import (
     CorruptFileError,
     DataNotFoundError,

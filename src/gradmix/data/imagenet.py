@@ -1,0 +1,165 @@
+"""ImageNet from its folder, and Tiny ImageNet from its official zip file or unpacked folder.
+
+The classes of Tiny ImageNet are in the order of wnids.txt, which is not alphabetical. Its official
+test images have no labels. The validation images are therefore the test set, in the order of
+val_annotations.txt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from zipfile import BadZipFile
+
+import torch
+from torch import Tensor
+
+from gradmix.data.datasets import DataSet
+from gradmix.data.image_folders.classes import Listing, list_images
+from gradmix.data.image_folders.read import Form, load_images, make_data_set
+from gradmix.data.image_folders.source import FileSource
+from gradmix.data.locate import (
+    DATA_VARIABLE,
+    TINY_IMAGENET,
+    locate_archive,
+    not_found,
+    search_path,
+)
+from gradmix.errors import CorruptFileError, InputError
+from gradmix.types import Samples
+
+
+def imagenet() -> DataSet:
+    """Return ImageNet-1K (ILSVRC 2012) at 224x224, streamed from its files; val is the test set.
+
+    `gradmix.data.locate` lists the folders that are searched for `train/<wnid>/` and
+    `val/<wnid>/`. Classes are named and sorted by wnid.
+    """
+    for folder in search_path("imagenet"):
+        if (folder / "train").is_dir() and (folder / "val").is_dir():
+            return read_imagenet(folder, num_classes=1000)
+    raise not_found(
+        "ILSVRC 2012",
+        "imagenet",
+        [
+            "register at image-net.org, download ILSVRC2012_img_train.tar and "
+            "ILSVRC2012_img_val.tar, unpack them as <folder>/imagenet/train/<wnid>/*.JPEG and "
+            "<folder>/imagenet/val/<wnid>/*.JPEG (val by its ground truth), then "
+            f"export {DATA_VARIABLE}=<folder>"
+        ],
+    )
+
+
+def read_imagenet(folder: Path, *, num_classes: int, size: int = 224) -> DataSet:
+    """Return a folder with ImageNet's layout; InputError unless it has `num_classes` classes."""
+    listing = list_images(FileSource(folder), test_folders=("val",))
+    if len(listing.classes) != num_classes:
+        raise InputError(
+            f"{folder}: has {len(listing.classes)} classes, but ImageNet has {num_classes}; "
+            f"to use it as it is, give folder:{folder}@{size} as the data set"
+        )
+    form = Form((3, size, size), "bilinear")
+    x = load_images(listing, form, stream=True, skip=False, hint="").x
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return make_data_set("imagenet", listing, x, *_to_bytes(mean, std))
+
+
+def tiny_imagenet_200() -> DataSet:
+    """Return Tiny ImageNet: 100,000 + 10,000 photos of 64x64 in 200 classes, 1.4 GB of memory.
+
+    `gradmix.data.locate` finds it.
+    """
+    path = locate_archive(TINY_IMAGENET)
+    return read_tiny_imagenet(path, num_classes=200, train_per_class=500, num_test=10_000)
+
+
+def read_tiny_imagenet(
+    path: str | Path, *, num_classes: int, train_per_class: int, num_test: int
+) -> DataSet:
+    """Return the data set in a zip file or unpacked folder.
+
+    The name of a class is its first name in words.txt, or its wnid if there is none.
+
+    Raises:
+        CorruptFileError: A file or an image is missing or damaged; the message names it.
+    """
+    path = Path(path)
+    source = FileSource(path) if path.is_dir() else FileSource(path, TINY_IMAGENET.folder)
+    images: dict[str, list[str]] = {}  # by folder
+    for name in source.names():
+        if name.endswith(".JPEG"):
+            images.setdefault(name.rpartition("/")[0], []).append(name)
+    wnids = [line.strip() for line in _lines(source, "wnids.txt")]
+    if len(set(wnids)) != num_classes or len(wnids) != num_classes:
+        raise CorruptFileError(
+            f"{source.path_of('wnids.txt')}: lists {len(wnids)} classes, {len(set(wnids))} of them "
+            f"different, and should list {num_classes}"
+        )
+    train: list[str] = []
+    for folder in (f"train/{wnid}/images" for wnid in wnids):
+        found = images.get(folder, [])
+        if len(found) != train_per_class:
+            raise CorruptFileError(
+                f"{source.path_of(folder)}: has {len(found)} images and should have "
+                f"{train_per_class}"
+            )
+        train += found
+    test = _test_labels(source, images.get("val/images", []), wnids, num_test)
+    y = torch.arange(num_classes).repeat_interleave(train_per_class)
+    return DataSet(
+        TINY_IMAGENET.name,
+        Samples(_pixels(source, train), y),
+        Samples(_pixels(source, list(test)), torch.tensor(list(test.values()))),
+        _class_names(source, wnids),
+        *_to_bytes((0.4802, 0.4480, 0.3975), (0.2770, 0.2691, 0.2821)),
+    )
+
+
+def _to_bytes(
+    mean: Sequence[float], std: Sequence[float]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return statistics of values from 0 to 1 as those of bytes."""
+    return tuple(value * 255 for value in mean), tuple(value * 255 for value in std)
+
+
+def _lines(source: FileSource, name: str) -> list[str]:
+    try:
+        text = source.read(name).decode("utf-8", errors="replace")
+    except (KeyError, OSError, BadZipFile) as error:
+        raise CorruptFileError(f"{source.path_of(name)}: cannot be read: {error}") from error
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _test_labels(
+    source: FileSource, present: Sequence[str], wnids: Sequence[str], count: int
+) -> dict[str, int]:
+    """Return the labels of the validation images, in the order of val_annotations.txt."""
+    where = source.path_of("val/val_annotations.txt")
+    images = set(present)
+    labels: dict[str, int] = {}
+    for number, line in enumerate(_lines(source, "val/val_annotations.txt"), start=1):
+        file, wnid = (*line.split("\t"), "")[:2]
+        name = f"val/images/{file}"
+        if wnid not in wnids:
+            raise CorruptFileError(f"{where}: line {number} has class {wnid!r}, not in wnids.txt")
+        if name not in images or name in labels:
+            wrong = "listed twice" if name in labels else "missing"
+            raise CorruptFileError(f"{source.path_of(name)}: {wrong}, by line {number} of {where}")
+        labels[name] = wnids.index(wnid)
+    if len(labels) != count:
+        raise CorruptFileError(f"{where}: lists {len(labels)} images and should list {count}")
+    return labels
+
+
+def _class_names(source: FileSource, wnids: Sequence[str]) -> tuple[str, ...]:
+    try:
+        lines = [line.partition("\t") for line in _lines(source, "words.txt")]
+    except CorruptFileError:
+        return tuple(wnids)
+    words = {wnid: words.split(",")[0].strip() for wnid, _, words in lines}
+    return tuple(words.get(wnid) or wnid for wnid in wnids)
+
+
+def _pixels(source: FileSource, names: Sequence[str]) -> Tensor:
+    listing, form = Listing.unlabelled(source, names), Form((3, 64, 64))
+    return load_images(listing, form, stream=False, skip=False, hint="").x
