@@ -2,8 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
+import gradmix
+from gradmix.classifier.call_data import held_out_before
+from gradmix.errors import DataWarning
+from gradmix.memory import ReplayMemory
 from gradmix.training.loop import Training
+from gradmix.types import Samples
 
 
 def test_what_is_held_out_is_never_trained_on(monkeypatch, quick, rows):
@@ -48,3 +54,39 @@ def test_early_stopping_with_no_exemplar_to_spare(memory, quick, rows):
     classifier = quick(early_stopping=True, **memory).partial_fit(*rows(0, 1, 2))
     classifier.partial_fit(*rows(3))
     assert classifier._learned.method.memory.y.bincount().tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_photos_that_are_given_again_stay_held_out(saved, tmp_path, images):
+    X, y = images("cat", "dog")
+    params = {"model": "cnn", "epochs": 1, "holdout_per_class": 3, "random_state": 0}
+    classifier = gradmix.IncrementalClassifier(**params).partial_fit(X, y)
+    held = classifier._learned.holdout.x.clone()
+    if saved:
+        classifier.save(tmp_path / "f")
+        classifier = gradmix.IncrementalClassifier.load(tmp_path / "f")
+    with pytest.warns(DataWarning, match="6 images of X: held out by an earlier call"):
+        classifier.partial_fit(X, y)
+    assert torch.equal(classifier._learned.holdout.x, held)
+    assert "6 images of X" in classifier.report_.warnings[-1]
+    learned = {row.tobytes() for row in classifier._learned.method.memory.x.numpy()}
+    assert not learned & {row.tobytes() for row in held.numpy()}
+
+
+def test_a_class_of_which_all_photos_are_held_out_already_is_learned(images):
+    X, y = images("cat", "dog")
+    params = {"model": "cnn", "epochs": 1, "holdout_per_class": 3, "random_state": 0}
+    classifier = gradmix.IncrementalClassifier(**params).partial_fit(X, y)
+    again = classifier._learned.holdout.samples
+    cats = again.x[again.y == 0].numpy()
+    classifier.partial_fit(cats, ["cat"] * len(cats))
+    assert classifier.report_.warnings == []
+
+
+def test_equal_samples_are_found_by_class_and_up_to_rounding():
+    holdout = ReplayMemory(exemplars_per_class=2)
+    x, y = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 1])
+    holdout.add(Samples(x, y), torch.tensor([0.1, 0.2]))
+    given = torch.tensor([[1.0005, 2.0], [1.0, 2.0], [1.1, 2.0], [3.0, 4.0]])
+    labels = torch.tensor([0, 1, 0, 1])
+    assert held_out_before(Samples(given, labels), holdout).tolist() == [True, False, False, True]

@@ -21,6 +21,7 @@ from gradmix.classifier.call_data import (
     StoppingState,
     Watch,
     draw_by_weight,
+    held_out_before,
     keep_pictures,
     offer,
 )
@@ -88,10 +89,12 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
     remarks = _warn(data, labels, counts.tolist(), shown=job.ranks.first)
     with torch_threads(setup.params["threads"]):
         call = Call(before, setup, labels, data, job)
+        for text in call.remarks if job.ranks.first else ():
+            warnings.warn(text, DataWarning, stacklevel=6)  # the line that calls the classifier
         identity = None if watch.checkpoint is None else call.identity()
         call.train(watch, identity)
         pictures = call.keep_exemplars()
-        report = call.report(remarks)
+        report = call.report(remarks + call.remarks)
     past = before.history if before else ()
     oldest = report.call - DETAILED_CALLS
     history = (*(entry if entry.call > oldest else entry.shortened() for entry in past), report)
@@ -167,6 +170,7 @@ class Call:
         self.known_before = len(before.labels.known) if before else 0
         size = max(known, setup.outputs(known))
         self.record = CallRecord()
+        self.remarks: list[str] = []
         self.method = self._build(fabric.device, job.ranks)
         samples = Samples(data.x.to(fabric.device), labels.encode(data.y).to(fabric.device))
         if before is None and not isinstance(setup.model, str) and not is_fine_tuned(setup.params):
@@ -205,7 +209,8 @@ class Call:
             if self.before is not None and self.before.holdout is not None:
                 self.holdout.load_state_dict(self.before.holdout.state_dict())
             priority = random_priority(len(samples.y), streams.device("holdout"))
-            rows = offer(self.holdout, samples, priority).nonzero().flatten()
+            repeated = self._held_out_before(samples)
+            rows = offer(self.holdout, samples, priority, repeated).nonzero().flatten()
         train = _rows(samples, rows)
         if params["early_stopping"]:
             left, self.stopping = EarlyStopping.split(self.method, train, params)
@@ -218,6 +223,20 @@ class Call:
             self.method.sample_weights = weights
             return train
         return _rows(train, draw_by_weight(train.y, weights, streams.device("sample weights")))
+
+    def _held_out_before(self, samples: Samples) -> Tensor:
+        """Return which images were held out by an earlier call, (N,); a warning counts them."""
+        assert self.holdout is not None
+        found = torch.zeros_like(samples.y, dtype=torch.bool)
+        if self.setup.given.images and isinstance(samples.x, Tensor) and len(self.holdout):
+            found = held_out_before(samples, self.holdout)
+            found &= torch.isin(samples.y, samples.y[~found])  # no class loses all its images
+        if bool(found.any()):
+            self.remarks.append(
+                f"{plural(int(found.sum()), 'image')} of X: held out by an earlier call to measure "
+                "accuracy, and not learned; if X was learned before, give only new images"
+            )
+        return found
 
     def _evaluation(self, device: torch.device) -> tuple[str | None, Samples]:
         """Return what accuracy is measured on: its name, and the samples."""

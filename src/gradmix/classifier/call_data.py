@@ -50,6 +50,7 @@ FEWER = "learn fewer samples per call, or set a smaller batch_size, image_size o
 FEWER_AT_A_TIME = "give fewer samples at a time"
 EMBED_BATCH = 32  # photos that pass the backbone at a time: more do not fit a CPU's caches
 QUALITY = 95  # of JPEG; at 90, embeddings of the pictures differ twice as much
+SAME = 2e-3  # relative distance of equal embeddings after rounding to 16 bits in files
 MEASURED_SHARE = 4  # at most a quarter of the new samples of a class is held out for measuring
 
 Progress = Callable[[int, int], object]  # receives the photos done and the photos in total
@@ -293,14 +294,29 @@ def draw_by_weight(y: Tensor, weights: Tensor, generator: torch.Generator) -> Te
     return torch.cat([rows, torch.tensor(heaviest, dtype=torch.int64, device=device)])
 
 
-def offer(holdout: ReplayMemory, given: Samples, priority: Tensor) -> Tensor:
-    """Let samples compete for the holdout; return a mask of those that did not get in, (N,).
+def held_out_before(given: Samples, holdout: ReplayMemory) -> Tensor:
+    """Return which samples equal a held-out one of their class, up to rounding in files, (N,)."""
+    found = torch.zeros(len(given.y), dtype=torch.bool, device=given.y.device)
+    for label in holdout.y.unique():
+        rows = (given.y == label).nonzero().flatten()
+        held = holdout.x[holdout.y == label].flatten(1).float()  # (K, d)
+        distances = torch.cdist(given.x[rows].flatten(1).float(), held)  # (n, K)
+        found[rows] = (distances <= SAME * held.norm(dim=1)).any(dim=1)
+    return found
 
-    Every sample ever seen of a class has about the same chance to be held out.
+
+def offer(holdout: ReplayMemory, given: Samples, priority: Tensor, repeated: Tensor) -> Tensor:
+    """Let samples compete for the holdout; return a mask of those to train on, (N,).
+
+    Every sample ever seen of a class has about the same chance to be held out. Samples that are
+    held out already stay so. Their class was probably learned from the same samples before, so
+    no other sample of it is held out now: the network may know it.
     """
     x, y = given
-    left = torch.ones(len(y), dtype=torch.bool, device=y.device)
-    candidates = first_of_each_class(y, priority, y.bincount() // MEASURED_SHARE)
+    left = ~repeated
+    fresh = ~torch.isin(y, y[repeated])
+    numbers = torch.bincount(y[fresh], minlength=int(y.max()) + 1) // MEASURED_SHARE
+    candidates = first_of_each_class(y, priority, numbers)
     if not len(candidates):
         return left
     holdout.extras = {"row": torch.full_like(holdout.y, -1)} if len(holdout) else {}

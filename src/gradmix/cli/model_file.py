@@ -199,8 +199,8 @@ def forget(
 ) -> None:
     """Remove classes: their exemplars, their outputs and their names.
 
-    The file contains nothing of the classes themselves afterwards. What the rest of a trained
-    network learned from them cannot be removed.
+    What the rest of a trained network learned from the classes cannot be removed. Ridge and slda
+    keep a part of what the classes had in common with others, unless --photos is given.
     """
     from gradmix.classifier.file import forget_in
 
@@ -271,6 +271,6 @@ def serve(
             f"cannot listen on {host} port {port}: {error.strerror}; give another --host or --port"
         ) from error
     address = f"http://{shown}:{listening.getsockname()[1]}"
-    remark(f"serving {model} on {address}; Ctrl-C stops")
+    remark(f"serving {model} on {address} (Ctrl-C stops)")
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
     uvicorn.Server(config).run(sockets=[listening])

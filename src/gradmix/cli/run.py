@@ -133,7 +133,7 @@ def run_all(
         if store is not None:  # where a run may have finished just before
             results = [known for config in configs if (known := store.find(config)) is not None]
         done = f"{len(results)} of {len(configs)}"
-        remark(f"stopped: {done} runs are finished; the same command resumes")
+        remark(f"stopped: {done} runs are finished; the same command computes the rest")
         return results, False
     return results, True
 

@@ -149,7 +149,7 @@ def _conclude(state: Sweep, stopped: bool, as_json: bool) -> None:
         show(f"results in {state.store.path}")
     done, total = len(state.results), len(state.configs)
     if stopped:
-        remark(f"stopped: {done} of {total} runs are finished; the same command resumes")
+        remark(f"stopped: {done} of {total} runs are finished; the same command computes the rest")
     if state.failures:
         remark(
             f"{len(state.failures)} of {total} runs failed; `gradmix results {state.store.path} "

@@ -119,7 +119,7 @@ def open_regular(path: Path) -> FileIO:
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags)
     except OSError as error:
-        raise FileError(f"{name!r} cannot be read: {error.strerror}") from error
+        raise FileError(f"{name!r} cannot be read: {error.strerror}; check the path") from error
     except ValueError as error:  # the name contains a NUL character
         raise FileError(f"{name!r} cannot be read: {error}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
