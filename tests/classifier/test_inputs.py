@@ -248,6 +248,16 @@ def test_eval_sets(of_rows, bad, match, digest):
     assert digest(of_rows) == before
 
 
+def test_labels_are_checked_before_anything_is_predicted(monkeypatch, of_rows, rows):
+    def fail(self, x):
+        raise AssertionError("predicted")
+
+    monkeypatch.setattr("gradmix.classifier.state.Learned.scores", fail)
+    X, y = rows(0)
+    with pytest.raises(InputError, match="y has"):
+        of_rows.score(X, y[:-1])
+
+
 def test_scores_of_unknown_classes_are_refused(of_rows):
     with pytest.raises(InputError, match="'z', which was never learned; known are 'a', 'b'"):
         of_rows.score(X, ["z"] * 40)
