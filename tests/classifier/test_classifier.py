@@ -23,7 +23,9 @@ def learned(quick, digit_samples):
     """Three calls on the digits, with some of each held out."""
     classifier = quick(mix="gradmix+", epochs=30, holdout_per_class=8, exemplars_per_class=24)
     for low, high in ((0, 4), (4, 8), (7, 10)):
-        classifier.partial_fit(*digit_samples(low, high))
+        X, y = digit_samples(low, high)
+        rows = (y != 7) | (np.cumsum(y == 7) % 2 == low % 2)  # other samples of 7 in each call
+        classifier.partial_fit(X[rows], y[rows])
     return classifier
 
 
