@@ -237,7 +237,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     """Return the knowledge of a state that `to_state` returned and `file.read` has checked.
 
     The state's tensors become those of the networks and memories. `model` is the network, if the
-    caller provided one; the device is that of the parameters by default. InputError if weights,
+    caller provided one; the default device is where the parameters are. InputError if weights,
     memory or random streams do not fit the networks.
     """
     params, saved = dict(state["params"]), state["training"]
