@@ -164,7 +164,7 @@ class GradMix:
         mixer.begin_task(pool)
         before = self._host.bit_generator.state
         try:
-            # With streams of its own, the draws of λ and partners are the same with any criterion.
+            # Own streams keep the draws of λ and partners the same with any criterion.
             seed = int(self._host.integers(2**63))
             selector = PairSelector(
                 self._settings,
