@@ -41,7 +41,8 @@ from torch import Tensor
 from gradmix.data import from_folder, stream
 from gradmix.data.image_folders.write_shards import write_shards
 
-CLASSES, BATCH, CHUNK = 10, 64, 4  # CHUNK: batches that are timed at once
+CLASSES, BATCH = 10, 64
+CHUNK = 16  # batches that are timed at once; an epoch is one call, so its start should not count
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 

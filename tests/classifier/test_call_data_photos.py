@@ -58,7 +58,9 @@ def test_the_order_of_the_classes_makes_no_difference(photos, learned_photos):
     one = learned_photos(("red", "green", "blue"), holdout_per_class=0)
     other = learned_photos(("blue",), ("red",), ("green",), holdout_per_class=0)
     assert one.predict(X).tolist() == other.predict(X).tolist()
-    ours, theirs = (c.decision_function(X) * c._learned.method.temperature for c in (one, other))
+    ours, theirs = (
+        c.decision_function(X) * c._learned.method.calibrated.temperature for c in (one, other)
+    )
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 
 

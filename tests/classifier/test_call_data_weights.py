@@ -26,7 +26,7 @@ def test_a_weight_of_two_is_two_samples(method, tmp_path, digest, rows, closed):
     repeated = closed(method).fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
     test, _ = rows("a", "b", "c", seed=1)
     inputs = torch.tensor(test).float()
-    scores = (c._learned.method.solver.scores(inputs) for c in (weighted, repeated))
+    scores = (c._learned.method.calibrated.solver.scores(inputs) for c in (weighted, repeated))
     np.testing.assert_allclose(*scores, rtol=1e-6, atol=1e-6)
     weighted.save(tmp_path / "f")
     again = type(weighted).load(tmp_path / "f")
@@ -101,7 +101,8 @@ def test_forgetting_with_the_samples_is_exact(method, held, rows, closed):
         np.array(["a", "b"])[learned.method.pool.y[~own].numpy()],
     )
     found, expected = (
-        c._learned.method.solver.scores(torch.tensor(test).float()) for c in (classifier, other)
+        c._learned.method.calibrated.solver.scores(torch.tensor(test).float())
+        for c in (classifier, other)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 

@@ -37,7 +37,8 @@ def test_any_order_and_number_of_calls_gives_the_same_classifier(method, calls):
     X, _ = rows(0, 1, 2, 3, seed=5)
     together, apart = learned(method, (0, 1, 2, 3)), learned(method, *calls)
     ours, theirs = (
-        (c.decision_function(X) * c._learned.method.temperature) for c in (apart, together)
+        (c.decision_function(X) * c._learned.method.calibrated.temperature)
+        for c in (apart, together)
     )
     # The regulariser and the covariance follow from the sums; only the shares of the held-out
     # samples that calibrate the scores differ, and the temperature takes them out.
@@ -94,9 +95,9 @@ def test_ridge_is_the_solution_of_the_normal_equations():
     method = learned("ridge", (0, 1, 2))._learned.method
     h = torch.nn.functional.normalize(torch.from_numpy(X).double())
     Y = torch.nn.functional.one_hot(torch.from_numpy(y)).double()
-    lam = method.solver.chosen_regulariser()
+    lam = method.calibrated.solver.chosen_regulariser()
     weight = torch.linalg.solve(h.T @ h + lam * torch.eye(8, dtype=torch.float64), h.T @ Y)
-    torch.testing.assert_close(method.solver.linear().weight, weight)
+    torch.testing.assert_close(method.calibrated.solver.linear().weight, weight)
 
 
 def test_the_nearest_mean_is_predicted():
@@ -116,7 +117,7 @@ def test_random_features_need_a_whole_number_and_follow_the_seed():
     one, two = (learned("ridge", (0, 1), (2,), options=options) for _ in range(2))
     X, _ = rows(0, 1, 2, seed=3)
     assert np.array_equal(one.predict_proba(X), two.predict_proba(X))
-    assert one._learned.method.solver.feature_size == 50
+    assert one._learned.method.calibrated.solver.feature_size == 50
 
 
 def test_probabilities_are_calibrated_on_held_out_samples():
@@ -125,7 +126,7 @@ def test_probabilities_are_calibrated_on_held_out_samples():
     shares = classifier.predict_proba(X)
     confidence, accuracy = shares.max(1).mean(), np.mean(classifier.predict(X) == y)
     assert abs(confidence - accuracy) < 0.1
-    raw = classifier.decision_function(X) * classifier._learned.method.temperature
+    raw = classifier.decision_function(X) * classifier._learned.method.calibrated.temperature
     plain = np.exp(raw) / np.exp(raw).sum(1, keepdims=True)
     assert abs(plain.max(1).mean() - accuracy) > 0.3  # without a temperature it is not
 

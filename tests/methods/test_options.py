@@ -9,6 +9,7 @@ from gradmix.methods import METHODS, find_method
 from gradmix.methods.parts import read_options
 
 DEFAULTS = {
+    "er-ridge": {"features": 512.0},
     "mir": {"candidates": 2.0},
     "aser": {"neighbours": 5.0, "candidates": 2.0},
     "der": {"alpha": 0.5, "beta": 0.5},
@@ -101,6 +102,8 @@ def test_unknown_names_are_refused(method):
         ("dytox", "divergence", -1.0),
         ("dytox", "tuning", 0.0),
         ("dytox", "tuning_lr", 0.0),
+        ("er-ridge", "features", 0.0),
+        ("er-ridge", "features", 20_001.0),
         ("ridge", "features", -1.0),
         ("ridge", "features", 0.5),
         ("ridge", "features", 20_001.0),

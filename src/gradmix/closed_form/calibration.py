@@ -124,3 +124,11 @@ def fit_threshold(novelty: Tensor, false_alarm_rate: float) -> float:
             f"{math.ceil(1000 / (len(novelty) + 1)) / 1000}"
         )
     return float(torch.sort(novelty).values[rank - 1])
+
+
+def every_tenth(y: Tensor) -> Tensor:
+    """Return a mask of the fifth, fifteenth, … sample of every class, (N,)."""
+    held = torch.zeros_like(y, dtype=torch.bool)
+    for label in y.unique().tolist():
+        held[(y == label).nonzero().flatten()[4::10]] = True
+    return held

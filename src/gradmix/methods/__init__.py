@@ -17,6 +17,7 @@ from gradmix.methods.drc import DRC
 from gradmix.methods.dytox import DyTox
 from gradmix.methods.er import ER
 from gradmix.methods.er_ace import ERACE
+from gradmix.methods.er_ridge import ERRidge
 from gradmix.methods.ewc import EWC
 from gradmix.methods.foster import FOSTER
 from gradmix.methods.gdumb import GDumb
@@ -49,6 +50,7 @@ __all__ = [
     "DERExpandable",
     "DERPlusPlus",
     "DyTox",
+    "ERRidge",
     "FineTuning",
     "GDumb",
     "GSSStream",
@@ -79,6 +81,7 @@ class MethodInfo:
 METHODS: dict[str, MethodInfo] = {
     "er": MethodInfo("experience replay", "Chaudhry et al., 2019", ER),
     "er-ace": MethodInfo("new samples leave old classes alone", "Caccia et al., ICLR 2022", ERACE),
+    "er-ridge": MethodInfo("replay, beside a ridge regression", "this project", ERRidge),
     "mir": MethodInfo("replays what a step would harm most", "Aljundi et al., NeurIPS 2019", MIR),
     "aser": MethodInfo("replays by adversarial Shapley values", "Shim et al., AAAI 2021", ASER),
     "gss": MethodInfo(

@@ -10,7 +10,6 @@ class mean (Rebuffi et al., CVPR 2017), streaming LDA (Hayes and Kanan, CVPR Wor
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -19,18 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
-from gradmix.closed_form import SLDA, ClosedFormHead, NearestMean, Ridge, fit_temperature
-from gradmix.errors import FileError, InputError
+from gradmix.closed_form import SLDA, CalibratedHead, ClosedFormHead, NearestMean, Ridge
+from gradmix.errors import InputError
 from gradmix.methods.base import Method
-from gradmix.methods.closed_form_start import every_tenth
 from gradmix.methods.parts import Options, Stage
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Plan
 from gradmix.models.network import Network
 from gradmix.types import Samples
-
-FEATURE_BATCH = 4096  # samples added to the sums at a time
-NEVER = -1e4  # score of a class that was never learned
 
 
 class ClosedForm(Method):
@@ -53,9 +48,8 @@ class ClosedForm(Method):
                 f"model is a {type(model).__name__}; {type(self).__name__} trains no layers and "
                 "needs model='linear', on frozen features"
             )
-        self.solver = self.new_solver()
+        self.calibrated = CalibratedHead(self.new_solver())
         self.sample_weights: Tensor | None = None  # of the next task's samples, (N,)
-        self._log_temperature, self._calibrated = 0.0, 0  # sum over held-out samples, and number
 
     @abstractmethod
     def new_solver(self) -> ClosedFormHead:
@@ -83,34 +77,8 @@ class ClosedForm(Method):
         raise InputError(f"{type(self).__name__} has no training steps")
 
     def end_task(self, new: Samples) -> None:
-        """Add the task's samples to the sums; a tenth of them calibrates the scores first."""
-        index = torch.arange(len(new.y), device=new.y.device)  # they come first in the pool
-        held = every_tenth(new.y)
-        self._add(index[~held])
-        self._calibrate(index[held] if bool(held.any()) else index)
-        self._add(index[held])
-
-    def _add(self, index: Tensor) -> None:
-        for part in index.split(FEATURE_BATCH):
-            if len(part):
-                weights = None if self.sample_weights is None else self.sample_weights[part]
-                self.solver.update(self.pool.inputs(part).flatten(1), self.pool.y[part], weights)
-
-    def _calibrate(self, index: Tensor) -> None:
-        """Fit the temperature of the scores; the mean over all tasks, weighted by samples."""
-        if len(self.solver.classes) < 2:
-            return
-        scores = [self.solver.scores(self.pool.inputs(i).flatten(1)) for i in index.split(1024)]
-        classes = torch.tensor(self.solver.classes)
-        labels = torch.searchsorted(classes, self.pool.y[index].cpu())
-        temperature = fit_temperature(torch.cat(scores), labels)
-        self._log_temperature += len(index) * math.log(temperature)
-        self._calibrated += len(index)
-
-    @property
-    def temperature(self) -> float:
-        """The temperature that turns scores into calibrated probabilities."""
-        return math.exp(self._log_temperature / self._calibrated) if self._calibrated else 1.0
+        """Add the task's samples, which come first in the pool, to the sums."""
+        self.calibrated.learn(self.pool.inputs, new.y, self.sample_weights)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
@@ -118,65 +86,25 @@ class ClosedForm(Method):
 
         Their softmax gives calibrated probabilities.
         """
-        scores = x.new_full((len(x), self.head.out_features), NEVER)
-        classes = list(self.solver.classes)
-        if classes:
-            own = self.solver.scores(x.flatten(1)) / self.temperature
-            scores[:, classes] = own.to(scores)
-        return scores
+        return self.calibrated.scores(x, self.head.out_features)
 
     def predictor_module(self) -> nn.Module:
         """Return the closed-form head as a module: network inputs → calibrated scores, (B, C)."""
-        return _SolvedHead(self.solver, self.head.out_features, self.temperature)
+        return self.calibrated.module(self.head.out_features)
 
     def forget(self, label: int, embeddings: Tensor | None = None) -> None:
         """Remove a class from the sums as exactly as they allow; see `ClosedFormHead.forget`."""
         super().forget(label)
-        self.solver.forget(label, embeddings)
-        self.solver.shift_labels(label)
+        self.calibrated.forget(label, embeddings)
 
     def state_dict(self) -> dict[str, Any]:
         """Add the sums."""
-        calibration = {"log_temperature": self._log_temperature, "samples": self._calibrated}
-        sums = self.solver.state_dict()
-        return {**super().state_dict(), "sums": sums, "calibration": calibration}
+        return {**super().state_dict(), **self.calibrated.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the sums, too."""
         super().load_state_dict(state)
-        try:
-            self.solver.load_state_dict(state["sums"])
-        except FileError as error:
-            raise InputError(f"sums: {error}") from error
-        if any(label >= self.seen for label in self.solver.classes):
-            raise InputError(f"sums: a label is not one of the {self.seen} classes")
-        saved = state["calibration"]
-        self._log_temperature = float(saved["log_temperature"])
-        self._calibrated = int(saved["samples"])
-        if not abs(self._log_temperature) <= 100 * max(self._calibrated, 0):
-            raise InputError(f"calibration: {saved} is not a mean temperature")
-
-
-class _SolvedHead(nn.Module):
-    """A closed-form head as a module, in float32."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __init__(self, solver: ClosedFormHead, outputs: int, temperature: float) -> None:
-        super().__init__()
-        self.features = solver.feature_module()
-        linear, classes = solver.linear(), list(solver.classes)
-        weight = torch.zeros(linear.weight.shape[0], outputs, dtype=torch.float64)
-        bias = torch.full((outputs,), NEVER, dtype=torch.float64)
-        weight[:, classes], bias[classes] = linear.weight / temperature, linear.bias / temperature
-        self.register_buffer("weight", weight.float())
-        self.register_buffer("bias", bias.float())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return scores, (B, C)."""
-        features: Tensor = self.features(x.flatten(1))
-        return features @ self.weight + self.bias
+        self.calibrated.load_state_dict(state, self.seen)
 
 
 class RidgeOptions(Options):

@@ -6,9 +6,9 @@ Fine-tuning a pretrained network from a random head would destroy its features f
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gradmix.closed_form import Ridge, fit_temperature
+from gradmix.closed_form import Ridge, every_tenth, fit_temperature
 from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Pool
 from gradmix.memory.replay import first_of_each_class
@@ -55,11 +55,3 @@ def start_from_closed_form(
     if head.bias is not None:
         head.bias.fill_(lowest)
         head.bias[classes] = (bias / temperature).to(head.bias)
-
-
-def every_tenth(y: Tensor) -> Tensor:
-    """Return a mask of the fifth, fifteenth, … sample of every class, (N,)."""
-    held = torch.zeros_like(y, dtype=torch.bool)
-    for label in y.unique().tolist():
-        held[(y == label).nonzero().flatten()[4::10]] = True
-    return held

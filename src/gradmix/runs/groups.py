@@ -224,6 +224,7 @@ _UPPER = (
 NAMES = {
     **{name: name.upper() for name in _UPPER},
     **{"bic": "BiC", "gdumb": "GDumb", "icarl": "iCaRL", "lwf": "LwF", "digits": "Digits"},
+    "er-ridge": "ER-Ridge",
     "gss-stream": "GSS (stream)",
     "der-expandable": "DER (expandable)",
     "finetune": "Fine-tuning",

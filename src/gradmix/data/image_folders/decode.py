@@ -215,17 +215,10 @@ def convert(image: Image.Image, channels: int) -> Image.Image:
 
 
 def channels_first(image: Image.Image, into: npt.NDArray[np.uint8]) -> None:
-    """Write the pixels of an image that `convert` returned to an array (C, H, W).
-
-    Pillow has four bytes per pixel. Read as one number, they are separated faster than as bytes.
-    """
-    if image.mode == "L":
-        into[0] = np.asarray(image)
-        return
-    content = image.tobytes("raw", "RGBX" if image.mode == "RGB" else "RGBA")
-    pixels = np.frombuffer(content, dtype="<u4").reshape(image.height, image.width)
-    for channel, plane in enumerate(into):
-        plane[...] = pixels >> 8 * channel  # the cast to 8 bits keeps the lowest byte
+    """Write the pixels of an image that `convert` returned to an array (C, H, W)."""
+    for band, plane in zip(image.getbands(), into, strict=True):
+        # Pillow separates a colour faster than NumPy
+        plane[...] = np.frombuffer(image.tobytes("raw", band), np.uint8).reshape(plane.shape)
 
 
 def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]) -> _T:
