@@ -1,4 +1,4 @@
-"""20,000 photos in shards, in less memory than their pixels: bounded, and resumed after kills."""
+"""20,000 photos in shards, in less memory than their pixels: bounded, resumed, split by ranks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import xxhash
 from PIL import Image
 
+from gradmix.data import from_folder
 from gradmix.data.image_folders.write_shards import write_shards
+from gradmix.mixing.plan import Plan
+from gradmix.ranks import Ranks
 
 COUNT, SIDE, LIMIT = 20_000, 160, 1_300_000_000  # 1.5 GB of pixels, and fewer bytes to allocate
 
@@ -78,3 +83,26 @@ def _saved_since(folder: Path, moment: float) -> bool:
     return any(
         path.is_file() and path.stat().st_mtime > moment for path in folder.rglob("*checkpoint*")
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_ranks_of_an_epoch_read_every_photo_once(shards: Path, size: int) -> None:
+    data = from_folder(shards, size=SIDE, channels=3, mean=(0,) * 3, std=(255,) * 3)
+    x: Any = data.train.x  # StreamedImages
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    index = torch.stack(order[: len(x) // 64 * 64].split(64))
+    plan = Plan(index * 0, index)
+    read = []
+    for rank in range(size):
+        rows = Ranks(rank, size).rows(64)
+        own = [plan.needed(step, rows) for step in range(len(index))]
+        read.append([_digest(photo) for batch in x.batches(own) for photo in batch])
+    together = [digest for part in read for digest in part]
+    assert len(together) == len(set(together)) == index.numel()  # all photos are distinct
+    alone = [_digest(photo) for batch in x.batches(list(index)) for photo in batch]
+    assert set(together) == set(alone)
+
+
+def _digest(photo: torch.Tensor) -> str:
+    return xxhash.xxh3_128_hexdigest(photo.contiguous().numpy().data)
