@@ -89,8 +89,10 @@ def test_the_example_of_an_own_loop_learns(capsys):
     assert scores[-1] > 0.7
 
 
-def test_the_recipe_accurate_has_committed_results():
-    grids = read_grids(ROOT / "examples" / "accurate.toml", seed=[60, 61, 62, 63, 64])
+@pytest.mark.parametrize(("method", "first"), [("er", 60), ("er-ridge", 80)])
+def test_the_recipe_accurate_has_committed_results(method, first):
+    seeds = list(range(first, first + 5))
+    grids = read_grids(ROOT / "examples" / "accurate.toml", method=[method], seed=seeds)
     store = ResultStore(ROOT / "results" / "accurate")
     results = [store.find(config) for config in expand(grids)[0]]
     assert len(results) == 10
