@@ -261,13 +261,15 @@ def test_errors_are_clear_and_change_nothing(model, tmp_path, gradmix):
         (DataNotFoundError, NO_FOLDER, "learn", tmp_path / "none", "--model", model),
         (InputError, "call fit to start again", "learn", one, "--model", model, "--exemplars", 99),
         (InputError, "unknown method", "learn", one, "--model", tmp_path / "m", "--method", "x"),
+        (InputError, r"image_size \(--size\) is 0; give 8 or more", "learn", one, "--size", 0,
+         "--model", tmp_path / "m"),
         (FileError, "not a gradmix file", "learn", one, "--model", one / "grey" / "0.png"),
         (FileError, "cannot be read", "predict", tmp_path / "none", one),
         (DataNotFoundError, NO_PHOTO, "predict", model, tmp_path / "none.png"),
         (InputError, "has no image files", "predict", model, tmp_path_with_nothing(tmp_path)),
         (InputError, ".png or .html", "inspect", model, "-o", tmp_path / "x.gif"),
         (FileError, "not a gradmix file", "inspect", one / "grey" / "0.png"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(error, match=match):
             gradmix(*command)
     with locked(model), pytest.raises(FileInUseError):

@@ -80,7 +80,8 @@ def test_finished_runs_are_kept_unless_asked_to_repeat(gradmix, tmp_path):
         (["--data", "digits", "--class-order", "0,x"], "class_order is '0,x'"),
         (["--data", "digits", "--class-order", "0,1"], "class_order"),
         (["--data", "digits", "--class-order", "random"], "unknown class order"),
-        (["--data", "digits", "--exemplars", "0"], "exemplars_per_class is 0"),
+        (["--data", "digits", "--exemplars", "0"], "exemplars_per_class (--exemplars) is 0"),
+        (["--data", "digits", "--exemplars", "-3"], "(--exemplars) is -3; give 0 or more"),
         (["--data", "digits", "--memory-total", "3"], "memory_total is 3"),
     ],
 )

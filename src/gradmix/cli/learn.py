@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gradmix._setting_docs import describe
-from gradmix.cli.settings import option, with_options
+from gradmix.cli.settings import naming_options, option, with_options
 from gradmix.cli.terminal import (
     messages,
     output,
@@ -90,10 +90,15 @@ def learn(
     from gradmix.errors import DataWarning
 
     given = {OPTIONS[name]: value for name, value in params.items() if value is not None}
+    other_names = {value: f"--{name}" for name, value in OPTIONS.items() if name != value}
     if test is None and has_own_test(photos):
         test = photos
     try:
-        with showing_progress() as progress, warnings.catch_warnings():
+        with (
+            naming_options(other_names),
+            showing_progress() as progress,
+            warnings.catch_warnings(),
+        ):
             observer = _Bars(progress) if messages.is_terminal else Observer(remark)
             warnings.simplefilter("ignore", DataWarning)  # the report contains them
             classifier = learn_into(
