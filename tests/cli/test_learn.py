@@ -131,6 +131,14 @@ def test_few_images_are_warned_of(tmp_path, said, gradmix):
     assert "accuracy is unknown" in text
 
 
+def test_an_empty_class_folder_is_skipped(tmp_path, said, gradmix):
+    one = photos(tmp_path / "one", "red", "green")
+    (one / "blue").mkdir()
+    text = gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
+    assert "learned green, red: " in text
+    assert f"warning: {one}: skipped 1 folder without images: blue" in said()
+
+
 def test_photos_that_cannot_be_read(tmp_path, said, gradmix):
     one, test = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "test", "red", each=3)
     for path in (one / "red" / "3.png", test / "red" / "1.png"):
