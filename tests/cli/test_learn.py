@@ -149,7 +149,7 @@ def test_photos_that_cannot_be_read(tmp_path, said, gradmix):
     assert not (tmp_path / "m").exists()
     report = json.loads(gradmix(*command, "--skip-unreadable", "--json"))
     assert [row[3] for row in report["accuracy"] if row[0] == "red"] == [2]
-    assert "skipped 1 of 40 images that cannot be read; the first: " in said()
+    assert "skipped 1 of 40 images that cannot be read:\n  " in said()
     assert "1 of 3 images that cannot be read" in said()
 
 
