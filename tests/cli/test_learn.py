@@ -131,6 +131,15 @@ def test_few_images_are_warned_of(tmp_path, said, gradmix):
     assert "accuracy is unknown" in text
 
 
+def test_the_accuracy_on_a_single_class_is_not_shown(tmp_path, gradmix):
+    command = ("--model", tmp_path / "m", *QUICK, "--epochs", 1)
+    text = gradmix("learn", photos(tmp_path / "one", "red"), *command)
+    assert "accuracy is not measured: there is only one class" in text
+    assert "1.000" not in text
+    text = gradmix("learn", photos(tmp_path / "two", "blue"), *command)
+    assert "accuracy on held-out images" in text
+
+
 def test_an_empty_class_folder_is_skipped(tmp_path, said, gradmix):
     one = photos(tmp_path / "one", "red", "green")
     (one / "blue").mkdir()

@@ -118,7 +118,7 @@ def learn(
     if as_json:
         show_json(classifier.report_.model_dump())
     else:
-        _show(classifier.report_, model)
+        _show(classifier.report_, model, only_class=len(classifier.classes_) == 1)
 
 
 class _Bars:
@@ -138,7 +138,7 @@ class _Bars:
             self._progress.update(self._steps, total=1.0, completed=done, status=status)
 
 
-def _show(report: Report, model: str) -> None:
+def _show(report: Report, model: str, only_class: bool) -> None:
     """Print what was learned, and the accuracy."""
     from gradmix.classifier.report import plural
 
@@ -150,7 +150,9 @@ def _show(report: Report, model: str) -> None:
         f"{'; '.join(parts)}: {plural(report.samples, 'image')}"
         + (f", {plural(report.epochs, 'epoch')}{early}" if report.epochs else "")
     )
-    if report.accuracy:
+    if only_class:
+        output.print("accuracy is not measured: there is only one class; learn another one")
+    elif report.accuracy:
         output.print(accuracy_table(report))
     else:
         output.print("accuracy is unknown: no images are held out; give --test or --holdout")
