@@ -166,6 +166,8 @@ def _show(facts: dict[str, Any], model: str) -> None:
         if row["forgotten"] is not None:
             forgotten = f"{row['forgotten']:.3f}"
         new, more = (Text(", ".join(map(printable, row[name]))) for name in ("new", "more"))
+        if not new and not more:
+            new = Text("(forgotten)")
         numbers = f"{row['samples']:,}", str(row["epochs"])
         history.add_row(str(row["call"]), new, more, *numbers, after, forgotten)
     output.print(history)
