@@ -213,16 +213,24 @@ def forget(
 
 def export(
     model: Model,
-    out: Annotated[str, typer.Option("--out", "-o", help="ONNX file to write.")] = "model.onnx",
+    onnx: Annotated[
+        str | None, typer.Argument(metavar="FILE.onnx", help="File to write; the same as --out.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="ONNX file to write. Default: model.onnx.")
+    ] = None,
 ) -> None:
     """Write a model as an ONNX file with a dynamic batch size; needs the extra `export`.
 
     Normalisation is included. The metadata of the file contain the class names.
     """
+    if onnx is not None and out is not None:
+        raise InputError(f"{onnx!r} and --out {out!r} are given; give one file to write")
     from gradmix.classifier import IncrementalClassifier
 
-    IncrementalClassifier.load(model, device="cpu").export(out)
-    show(f"model exported to {out}")
+    target = onnx or out or "model.onnx"
+    IncrementalClassifier.load(model, device="cpu").export(target)
+    show(f"model exported to {target}")
 
 
 def serve(
