@@ -64,6 +64,8 @@ def predict(
         named = ", ".join(f"{row['class']} {row['probability']:.3f}" for row in entry["classes"])
         named = f"unknown (nearest: {named})" if entry.get("unknown") else named
         show(printable(f"{entry['file']}: {named}"))
+    if unknown:
+        remark(f"{sum(entry['unknown'] for entry in found)} of {len(found)} images are unknown")
 
 
 def _predictions(
