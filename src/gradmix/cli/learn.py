@@ -24,6 +24,7 @@ from gradmix.cli.terminal import (
     show_json,
     showing_progress,
 )
+from gradmix.paths import existing_path
 from gradmix.settings import CHOSEN_BY_CLASSIFIER, ClassifierSettings
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def learn(
     training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
     an identical file.
     """
+    for folder in (photos, test):
+        if folder is not None:
+            existing_path(folder)  # before the slow imports
     from gradmix.classifier.call_data import Watch
     from gradmix.classifier.file import checkpoint_of, learn_into
     from gradmix.classifier.report import Observer

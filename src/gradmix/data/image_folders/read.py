@@ -25,7 +25,7 @@ from gradmix.data.image_folders.decode import (
     ImageFiles,
     read_headers,
 )
-from gradmix.data.image_folders.source import FileSource, existing_path, is_archive
+from gradmix.data.image_folders.source import FileSource, is_archive
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import (
     CorruptFileError,
@@ -34,6 +34,7 @@ from gradmix.errors import (
     InputError,
     UnknownNameError,
 )
+from gradmix.paths import existing_path
 from gradmix.types import Samples
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are held in memory
