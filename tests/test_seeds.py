@@ -13,7 +13,7 @@ def test_seeds_that_are_none(text):
 
 
 def test_an_empty_range_of_seeds():
-    with pytest.raises(InputError, match="seeds has '4-2'"):
+    with pytest.raises(InputError, match=r"seeds has '4-2', a range .*; give 2-4"):
         parse_seeds(["4-2"])
 
 

@@ -214,8 +214,13 @@ def parse_seeds(texts: Sequence[str | int]) -> list[int]:
         first, dash, last = text.partition("-")
         last = last if dash else first
         valid = all(part.isdecimal() and len(part) < 20 for part in (first, last))
-        if not valid or int(first) > int(last):
+        if not valid:
             raise InputError(f"seeds has {text!r}; give numbers or ranges, such as 0 1 2 or 0-4")
+        if int(first) > int(last):
+            raise InputError(
+                f"seeds has {text!r}, a range whose first seed is larger than its last; give "
+                f"{int(last)}-{int(first)}"
+            )
         if len(seeds) + int(last) - int(first) >= MOST_SEEDS:
             raise InputError(f"seeds has {text!r}; give at most {MOST_SEEDS} seeds")
         seeds += range(int(first), int(last) + 1)

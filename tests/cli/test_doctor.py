@@ -34,6 +34,18 @@ def test_a_folder_of_data_is_found(gradmix, tmp_path, monkeypatch):
     assert findings(gradmix)["data", "mnist"]["value"] == str(tmp_path / "mnist")
 
 
+def test_a_missing_data_set_names_the_remedy(gradmix, tmp_path, monkeypatch):
+    for name in ("GRADMIX_DATA", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("GRADMIX_OFFLINE", raising=False)
+    found = {name: row["value"] for (_, name), row in findings(gradmix).items()}
+    assert found["cifar-10"].endswith("; `gradmix run --data cifar-10` downloads it")
+    assert found["imagenet"].endswith("; put it into $GRADMIX_DATA/imagenet")
+    monkeypatch.setenv("GRADMIX_OFFLINE", "1")
+    missing = findings(gradmix)["data", "cifar-10"]["value"]
+    assert missing == "not on this machine; put it into $GRADMIX_DATA/cifar-10"
+
+
 def test_a_wrong_data_variable_is_a_problem(gradmix, tmp_path, monkeypatch):
     missing = tmp_path / "nowhere"
     monkeypatch.setenv("GRADMIX_DATA", str(missing))

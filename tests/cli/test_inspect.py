@@ -1,4 +1,4 @@
-"""gradmix inspect with names that not every file or terminal can take."""
+"""gradmix inspect: forgotten classes, and names that not every file or terminal can take."""
 
 import os
 
@@ -17,6 +17,14 @@ def model(tmp_path_factory):
     made = IncrementalClassifier(epochs=1, model="mlp-small", device="cpu", random_state=0)
     made.fit(X, 12 * NAMES).save(path)
     return path
+
+
+def test_a_call_whose_classes_are_forgotten_says_so(model, tmp_path, gradmix):
+    made = IncrementalClassifier.load(model)
+    made.partial_fit(np.zeros((5, 3, 9, 9), dtype=np.uint8), 5 * ["emu"])
+    made.forget("emu").save(tmp_path / "m.g")
+    rows = [line.split("│") for line in gradmix("inspect", tmp_path / "m.g").splitlines()]
+    assert [row[2].strip() for row in rows if row[1:2] == [" 2    "]] == ["(forgotten)"]
 
 
 @pytest.mark.parametrize("suffix", ["html", "png"])

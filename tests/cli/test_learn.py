@@ -131,6 +131,23 @@ def test_few_images_are_warned_of(tmp_path, said, gradmix):
     assert "accuracy is unknown" in text
 
 
+def test_the_accuracy_on_a_single_class_is_not_shown(tmp_path, gradmix):
+    command = ("--model", tmp_path / "m", *QUICK, "--epochs", 1)
+    text = gradmix("learn", photos(tmp_path / "one", "red"), *command)
+    assert "accuracy is not measured: there is only one class" in text
+    assert "1.000" not in text
+    text = gradmix("learn", photos(tmp_path / "two", "blue"), *command)
+    assert "accuracy on held-out images" in text
+
+
+def test_an_empty_class_folder_is_skipped(tmp_path, said, gradmix):
+    one = photos(tmp_path / "one", "red", "green")
+    (one / "blue").mkdir()
+    text = gradmix("learn", one, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
+    assert "learned green, red: " in text
+    assert f"warning: {one}: skipped 1 folder without images: blue" in said()
+
+
 def test_photos_that_cannot_be_read(tmp_path, said, gradmix):
     one, test = photos(tmp_path / "one", "red", "green"), photos(tmp_path / "test", "red", each=3)
     for path in (one / "red" / "3.png", test / "red" / "1.png"):
@@ -141,7 +158,7 @@ def test_photos_that_cannot_be_read(tmp_path, said, gradmix):
     assert not (tmp_path / "m").exists()
     report = json.loads(gradmix(*command, "--skip-unreadable", "--json"))
     assert [row[3] for row in report["accuracy"] if row[0] == "red"] == [2]
-    assert "skipped 1 of 40 images that cannot be read; the first: " in said()
+    assert "skipped 1 of 40 images that cannot be read:\n  " in said()
     assert "1 of 3 images that cannot be read" in said()
 
 
@@ -261,13 +278,15 @@ def test_errors_are_clear_and_change_nothing(model, tmp_path, gradmix):
         (DataNotFoundError, NO_FOLDER, "learn", tmp_path / "none", "--model", model),
         (InputError, "call fit to start again", "learn", one, "--model", model, "--exemplars", 99),
         (InputError, "unknown method", "learn", one, "--model", tmp_path / "m", "--method", "x"),
+        (InputError, r"image_size \(--size\) is 0; give 8 or more", "learn", one, "--size", 0,
+         "--model", tmp_path / "m"),
         (FileError, "not a gradmix file", "learn", one, "--model", one / "grey" / "0.png"),
         (FileError, "cannot be read", "predict", tmp_path / "none", one),
         (DataNotFoundError, NO_PHOTO, "predict", model, tmp_path / "none.png"),
         (InputError, "has no image files", "predict", model, tmp_path_with_nothing(tmp_path)),
         (InputError, ".png or .html", "inspect", model, "-o", tmp_path / "x.gif"),
         (FileError, "not a gradmix file", "inspect", one / "grey" / "0.png"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(error, match=match):
             gradmix(*command)
     with locked(model), pytest.raises(FileInUseError):

@@ -47,6 +47,14 @@ def test_unknown_photos_are_named(model, photos, gradmix):
     assert labels.tolist() == ["r", "b", "?"]
 
 
+def test_unknown_photos_are_counted_on_standard_error(model, photos, invoke):
+    outcome = invoke("predict", model, *photos, "--unknown")
+    assert len(outcome.stdout.splitlines()) == 3
+    assert outcome.stderr == "1 of 3 images are unknown\n"
+    assert invoke("predict", model, *photos).stderr == ""
+    assert invoke("predict", model, *photos, "--unknown", "--json").stderr == ""
+
+
 def test_without_the_option_every_photo_gets_a_class(model, photos, gradmix):
     rows = json.loads(gradmix("predict", model, photos[0].parent, "--json", "--top", "9"))
     assert [sorted(row) for row in rows] == [["classes", "file"]] * 3

@@ -1,7 +1,9 @@
 """gradmix run as a user meets it."""
 
 import json
+import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -54,6 +56,16 @@ def test_json_output_is_json_and_nothing_else(invoke, tmp_path):
     assert "task 5/5" in outcome.stderr
 
 
+def test_the_accuracies_shown_during_a_run_are_those_of_the_metrics(invoke, tmp_path):
+    outcome = invoke(*QUICK, "--increments", 1, 9, "--json", "--out", tmp_path)
+    shown = [float(text) for text in re.findall(r"accuracy (\d\.\d+) ", outcome.stderr)]
+    (summary,) = json.loads(outcome.stdout)
+    assert shown[-1] == round(summary["metrics"]["final_accuracy"], 3)
+    assert statistics.fmean(shown) == pytest.approx(
+        summary["metrics"]["average_accuracy"], abs=5e-4
+    )
+
+
 def test_finished_runs_are_kept_unless_asked_to_repeat(gradmix, tmp_path):
     gradmix(*QUICK, "--out", str(tmp_path))
     (file,) = tmp_path.glob("digits-*.json")
@@ -80,7 +92,8 @@ def test_finished_runs_are_kept_unless_asked_to_repeat(gradmix, tmp_path):
         (["--data", "digits", "--class-order", "0,x"], "class_order is '0,x'"),
         (["--data", "digits", "--class-order", "0,1"], "class_order"),
         (["--data", "digits", "--class-order", "random"], "unknown class order"),
-        (["--data", "digits", "--exemplars", "0"], "exemplars_per_class is 0"),
+        (["--data", "digits", "--exemplars", "0"], "exemplars_per_class (--exemplars) is 0"),
+        (["--data", "digits", "--exemplars", "-3"], "(--exemplars) is -3; give 0 or more"),
         (["--data", "digits", "--memory-total", "3"], "memory_total is 3"),
     ],
 )

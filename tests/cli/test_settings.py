@@ -8,7 +8,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradmix.cli.settings import OPTIONS, GradMixCommand, chosen, help_of, option, with_settings
+from gradmix.cli.settings import (
+    OPTIONS,
+    GradMixCommand,
+    chosen,
+    help_of,
+    naming_options,
+    option,
+    with_settings,
+)
+from gradmix.errors import InputError, UnknownNameError
 from gradmix.settings import RunSettings
 
 
@@ -74,6 +83,14 @@ def test_a_value_of_the_wrong_type_is_named(call_main, args, message):
     outcome = call_main(*args)
     assert outcome.returncode == 2
     assert outcome.stderr == f"error: {message}\n"
+
+
+def test_errors_name_the_option_beside_the_setting():
+    rate = naming_options({"lr": "--rate"})
+    with pytest.raises(InputError, match=r"^lr \(--rate\) is 0; the_lr is 1$"), rate:
+        raise InputError("lr is 0; the_lr is 1")
+    with pytest.raises(UnknownNameError, match="did you mean 'er'"), naming_options({"a": "--b"}):
+        raise UnknownNameError("method", "err", ["er"])
 
 
 def test_every_option_is_explained():

@@ -216,7 +216,7 @@ BAD_ROWS = np.array([[0, 0], [0, math.nan], [math.inf, 0]], dtype=np.float32)
         (BAD_ROWS, [0, 1, 2], "x_train holds nan in row 1; every value must be finite"),
         (BAD_ROWS[[0, 2]], [0, 1], "x_train holds inf in row 1"),
         (np.full((1, 2), 1e300), [0], "x_train holds 1e\\+300; values must fit float32"),
-        (np.full((3, 2, 2), math.nan), [0, 1, 2], "x_train has floats from nan"),
+        (np.full((3, 2, 2), math.nan), [0, 1, 2], "x_train contains NaN or infinity; replace"),
         (X.astype(np.int64) + 256, [0, 1, 2], "x_train is int64 .* images are bytes"),
         (X.astype(np.float32) + 0.3, [0, 1, 2], r"\(x \* 255\).round"),
         (np.zeros((3, 2, 8, 8), dtype=np.uint8), [0, 1, 2], "have 1, 3 or 4 channels"),

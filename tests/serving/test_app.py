@@ -127,10 +127,24 @@ def test_photos_above_the_limit_of_pillow_are_unreadable(client, encoded, size, 
     assert send(client, encoded()).status_code == 200
 
 
-def test_requests_without_a_photo_are_refused(client):
-    assert client.post("/predict").status_code == 422
+def test_requests_without_a_photo_are_refused(client, encoded):
+    no_photo = {
+        "nothing": client.post("/predict"),
+        "another field": client.post("/predict", files={"image": ("0.png", encoded())}),
+        "text": client.post("/predict", data={"photo": "cat.jpg"}),
+        "JSON": client.post("/predict", json={"photo": "cat.jpg"}),
+    }
+    for answer in no_photo.values():
+        assert answer.status_code == 422
+        assert answer.json()["detail"].startswith("the form field photo has no file; upload ")
     assert client.get("/predict").status_code == 405
-    assert send(client, b"x", top=0).status_code == 422
+
+
+@pytest.mark.parametrize("top", ["0", "1001", "two"])
+def test_a_wrong_number_of_classes_is_refused(client, encoded, top):
+    answer = send(client, encoded(), top=top)
+    assert answer.status_code == 422
+    assert answer.json() == {"detail": f"top is {top!r}; give a whole number from 1 to 1000"}
 
 
 def test_a_replaced_file_is_loaded_and_a_bad_one_is_not(client, model_file, encoded, write_model):

@@ -222,9 +222,15 @@ def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
             X = np.asarray(X) if np.ndim(X) > 2 else X
         except ValueError as error:
             raise InputError(f"{name} is not a rectangular array: {error}") from error
-    if getattr(X, "ndim", 2) not in (3, 4):
+    if getattr(X, "ndim", 2) < 3:
         return X
     array = np.asarray(X)
+    if expected is not None and not expected.images:
+        columns = expected.shape[0]
+        raise InputError(
+            f"{name} has shape {array.shape}; this classifier has learned rows of {columns} "
+            f"numbers: give an array of shape (N, {columns})"
+        )
     colour = expected is not None and expected.images and expected.shape[0] > 1
     if colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4:
         array = array[None]  # one photo, (H, W, 3) or (H, W, 4)
@@ -232,7 +238,7 @@ def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
 
 
 def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
-    """Check rows by the rules of scikit-learn, with its messages."""
+    """Check rows by the rules of scikit-learn."""
     scratch: Any = object.__new__(type(estimator))  # records the columns in place of the classifier
     if expected is not None:
         if expected.images:
@@ -248,12 +254,21 @@ def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
             array = validate_data(scratch, X, reset=expected is None, dtype=np.float32)
     except (TypeError, ValueError) as error:
         kind = InputTypeError if isinstance(error, TypeError) else InputError
-        where = "" if name == "X" else f"{name}: "
-        raise kind(f"{where}{error}") from error
+        raise kind(_reason(str(error), name)) from error
     names = getattr(scratch, "feature_names_in_", None)
     columns = None if names is None else tuple(map(str, names))
     x = torch.from_numpy(np.array(array))  # a copy: the caller may change the array
     return Inputs(x, Layout((x.shape[1],), columns))
+
+
+def _reason(message: str, name: str) -> str:
+    """Return a message of scikit-learn with the name of the argument and a remedy."""
+    if message.startswith("Input X contains"):  # NaN or infinity
+        found = message.splitlines()[0].removeprefix("Input X ").rstrip(".")
+        return f"{name} {found}; replace these values or remove their rows"
+    if message.startswith("could not convert string"):
+        return f"{name} has text ({message}); give numbers, for example by OneHotEncoder"
+    return message if message.startswith(f"{name} ") else f"{name}: {message}"
 
 
 def look_symbolic(x: Tensor) -> bool:

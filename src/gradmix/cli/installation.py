@@ -96,7 +96,7 @@ def _machine() -> Iterator[Finding]:
 
 def _data() -> Iterator[Finding]:
     from gradmix.data import DATASETS
-    from gradmix.data.locate import DATA_VARIABLE, search_path
+    from gradmix.data.locate import DATA_VARIABLE, OFFLINE_VARIABLE, search_path
 
     for folder in os.environ.get(DATA_VARIABLE, "").split(os.pathsep):
         if folder and not os.path.isdir(folder):
@@ -104,7 +104,10 @@ def _data() -> Iterator[Finding]:
             yield Finding("data", DATA_VARIABLE, folder, problem)
     for name in sorted(DATASETS.keys() - {"digits"}):  # the digits come with scikit-learn
         found = [str(place) for place in search_path(name) if place.is_dir()]
-        yield Finding("data", name, found[0] if found else "not on this machine")
+        remedy = f"`gradmix run --data {name}` downloads it"
+        if name == "imagenet" or os.environ.get(OFFLINE_VARIABLE, "0") not in ("", "0"):
+            remedy = f"put it into ${DATA_VARIABLE}/{name}"
+        yield Finding("data", name, found[0] if found else f"not on this machine; {remedy}")
 
 
 def list_all(imports: Imports = None) -> None:

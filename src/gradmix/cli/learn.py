@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gradmix._setting_docs import describe
-from gradmix.cli.settings import option, with_options
+from gradmix.cli.settings import naming_options, option, with_options
 from gradmix.cli.terminal import (
     messages,
     output,
@@ -24,6 +24,7 @@ from gradmix.cli.terminal import (
     show_json,
     showing_progress,
 )
+from gradmix.paths import existing_path
 from gradmix.settings import CHOSEN_BY_CLASSIFIER, ClassifierSettings
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def learn(
     training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
     an identical file.
     """
+    for folder in (photos, test):
+        if folder is not None:
+            existing_path(folder)  # before the slow imports
     from gradmix.classifier.call_data import Watch
     from gradmix.classifier.file import checkpoint_of, learn_into
     from gradmix.classifier.report import Observer
@@ -90,10 +94,15 @@ def learn(
     from gradmix.errors import DataWarning
 
     given = {OPTIONS[name]: value for name, value in params.items() if value is not None}
+    other_names = {value: f"--{name}" for name, value in OPTIONS.items() if name != value}
     if test is None and has_own_test(photos):
         test = photos
     try:
-        with showing_progress() as progress, warnings.catch_warnings():
+        with (
+            naming_options(other_names),
+            showing_progress() as progress,
+            warnings.catch_warnings(),
+        ):
             observer = _Bars(progress) if messages.is_terminal else Observer(remark)
             warnings.simplefilter("ignore", DataWarning)  # the report contains them
             classifier = learn_into(
@@ -113,7 +122,7 @@ def learn(
     if as_json:
         show_json(classifier.report_.model_dump())
     else:
-        _show(classifier.report_, model)
+        _show(classifier.report_, model, only_class=len(classifier.classes_) == 1)
 
 
 class _Bars:
@@ -133,7 +142,7 @@ class _Bars:
             self._progress.update(self._steps, total=1.0, completed=done, status=status)
 
 
-def _show(report: Report, model: str) -> None:
+def _show(report: Report, model: str, only_class: bool) -> None:
     """Print what was learned, and the accuracy."""
     from gradmix.classifier.report import plural
 
@@ -145,7 +154,9 @@ def _show(report: Report, model: str) -> None:
         f"{'; '.join(parts)}: {plural(report.samples, 'image')}"
         + (f", {plural(report.epochs, 'epoch')}{early}" if report.epochs else "")
     )
-    if report.accuracy:
+    if only_class:
+        output.print("accuracy is not measured: there is only one class; learn another one")
+    elif report.accuracy:
         output.print(accuracy_table(report))
     else:
         output.print("accuracy is unknown: no images are held out; give --test or --holdout")

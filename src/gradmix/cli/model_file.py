@@ -64,6 +64,8 @@ def predict(
         named = ", ".join(f"{row['class']} {row['probability']:.3f}" for row in entry["classes"])
         named = f"unknown (nearest: {named})" if entry.get("unknown") else named
         show(printable(f"{entry['file']}: {named}"))
+    if unknown:
+        remark(f"{sum(entry['unknown'] for entry in found)} of {len(found)} images are unknown")
 
 
 def _predictions(
@@ -166,6 +168,8 @@ def _show(facts: dict[str, Any], model: str) -> None:
         if row["forgotten"] is not None:
             forgotten = f"{row['forgotten']:.3f}"
         new, more = (Text(", ".join(map(printable, row[name]))) for name in ("new", "more"))
+        if not new and not more:
+            new = Text("(forgotten)")
         numbers = f"{row['samples']:,}", str(row["epochs"])
         history.add_row(str(row["call"]), new, more, *numbers, after, forgotten)
     output.print(history)
@@ -211,16 +215,24 @@ def forget(
 
 def export(
     model: Model,
-    out: Annotated[str, typer.Option("--out", "-o", help="ONNX file to write.")] = "model.onnx",
+    onnx: Annotated[
+        str | None, typer.Argument(metavar="FILE.onnx", help="File to write; the same as --out.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="ONNX file to write. Default: model.onnx.")
+    ] = None,
 ) -> None:
     """Write a model as an ONNX file with a dynamic batch size; needs the extra `export`.
 
     Normalisation is included. The metadata of the file contain the class names.
     """
+    if onnx is not None and out is not None:
+        raise InputError(f"{onnx!r} and --out {out!r} are given; give one file to write")
     from gradmix.classifier import IncrementalClassifier
 
-    IncrementalClassifier.load(model, device="cpu").export(out)
-    show(f"model exported to {out}")
+    target = onnx or out or "model.onnx"
+    IncrementalClassifier.load(model, device="cpu").export(target)
+    show(f"model exported to {target}")
 
 
 def serve(

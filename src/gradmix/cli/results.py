@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradmix.runs.store import ResultStore
 
 FORMATS = ("table", "csv", "json", "latex", "markdown")
-Store = Annotated[str, typer.Argument(help="Folder with result files.")]
+Store = Annotated[str, typer.Argument(metavar="FOLDER", help="Folder with result files.")]
 Protocol = Annotated[int | None, typer.Option(help="Show results of this protocol version only.")]
 
 
@@ -89,12 +89,10 @@ def results(
     everything = _current_results(found, protocol)
     chosen = in_order(select(everything, wanted))
     if not chosen:
-        there = "no results at all"
-        if everything:
-            there = "; ".join(
-                f"{name} {', '.join(sorted({str(result.config[name]) for result in everything}))}"
-                for name in ("data", "method", "mix")
-            )
+        there = "; ".join(
+            f"{name} {', '.join(sorted({str(result.config[name]) for result in everything}))}"
+            for name in ("data", "method", "mix")
+        )
         raise InputError(f"{store} has no such results; it has {there}")
     metrics, groups = metric or ["average_accuracy"], []
     if not runs:
@@ -125,16 +123,14 @@ def _open_store(path: str) -> ResultStore:
     from gradmix.runs.store import ResultStore
 
     if not Path(path).is_dir():
-        raise InputError(
-            f"store is {path!r}, which is not a folder; give one with results, before any option"
-        )
+        raise InputError(f"{path!r} is not a folder; give a folder with results, before any option")
     return ResultStore(path)
 
 
 def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult]:
     """Return the results of a store that may be compared, and say which files are skipped.
 
-    None as protocol version is the current one of each configuration.
+    None as protocol version is the current one of each configuration. InputError if none are left.
     """
     from gradmix.runs.results import protocol_version
 
@@ -149,6 +145,12 @@ def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult
         versions = ", ".join(map(str, sorted({result.protocol_version for result in others})))
         remark(
             f"skipped: {len(others)} results of protocol version {versions}; --protocol shows them"
+        )
+    if not chosen:
+        left = " of this protocol version" if others else ""
+        raise InputError(
+            f"the folder {str(store.path)!r} has no results{left}; make some with: "
+            f"gradmix run --data digits --out {store.path}"
         )
     return chosen
 
@@ -220,8 +222,6 @@ def report(
     The page is self-contained and needs no network. Invalid result files are listed and skipped.
     """
     found = _current_results(_open_store(store), protocol)
-    if not found:
-        raise InputError(f"store is {store!r}, which has no results; `gradmix run` makes some")
     from gradmix.report import write_report
 
     path = write_report(found, out, title=title, against=against)

@@ -6,7 +6,9 @@ Options may take several values at once: `--seeds 0 1 2`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
@@ -104,6 +106,23 @@ OPTIONS = {
 }
 
 
+@contextmanager
+def naming_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Add the option to the name of a setting in errors: `exemplars_per_class (--exemplars) is`.
+
+    Args:
+        options: The options by setting, for those whose names differ.
+    """
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        for name, option in options.items():
+            text = re.sub(rf"\b{name} is\b", f"{name} ({option}) is", text)
+        error.args = (text,)
+        raise
+
+
 def with_options(options: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
     """Give a command with `**settings` these options."""
 
@@ -195,7 +214,8 @@ def chosen_runs(
 
         grids = list(read_grids(file, **axes))
     hint = "" if skip_impossible is None else "; --skip-impossible skips it"
-    configs, skipped = expand(grids, bool(skip_impossible), remedy=hint)
+    with naming_options({name: one.flags[-1] for name, one in OPTIONS.items() if one.flags}):
+        configs, skipped = expand(grids, bool(skip_impossible), remedy=hint)
     if controls:
         every = [one for config in configs for one in (config, *controls_of(config))]
         configs = list(dict.fromkeys(every))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -107,8 +108,10 @@ def follow(
         elif isinstance(event, TaskDone):
             tasks, number = training.benchmark.tasks, event.task + 1
             if every_task:
-                right = float(event.correct["main"][:number].sum())
-                accuracy = right / sum(len(task.test.y) for task in tasks[:number])
+                right = event.correct["main"][:number].sum(dim=1).tolist()
+                sizes = [len(task.test.y) for task in tasks[:number]]
+                shares = (n / size for n, size in zip(right, sizes, strict=True))
+                accuracy = statistics.fmean(shares)  # every task counts the same, as in metrics
                 drawn = event.replay_batch
                 replayed = f" · {drawn} replayed per step" if drawn else ""
                 progress.console.print(

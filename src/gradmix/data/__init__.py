@@ -12,7 +12,6 @@ from gradmix.data.binary import cifar_10, cifar_100, fashion_mnist, mnist, read_
 from gradmix.data.datasets import DataSet, digits, from_arrays, from_dataset
 from gradmix.data.domains import split_into_domains
 from gradmix.data.image_folders.read import from_folder
-from gradmix.data.image_folders.source import checked_path
 from gradmix.data.imagenet import imagenet, tiny_imagenet_200
 from gradmix.data.stream import StreamedImages
 from gradmix.data.tasks import (
@@ -22,6 +21,7 @@ from gradmix.data.tasks import (
     split_into_tasks,
 )
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.paths import checked_path
 from gradmix.settings import StreamSettings, task_scenario
 
 __all__ = [

@@ -121,10 +121,12 @@ def _as_bytes(pixels: Tensor, name: str) -> Tensor:
         return pixels
     if not pixels.is_floating_point():
         raise InputError(f"{name} has values above 255 of {pixels.dtype}; images are torch.uint8")
+    if not bool(pixels.isfinite().all()):
+        raise InputError(f"{name} contains NaN or infinity; replace these values with pixels")
     scaled = pixels.double() * 255
     rounded = scaled.round()
     away = _ROUNDING_OF_HALF if pixels.dtype == torch.float16 else _ROUNDING
-    exact = bool(((scaled - rounded).abs() <= away).all())  # also not NaN
+    exact = bool(((scaled - rounded).abs() <= away).all())
     if not exact or bool(((rounded < 0) | (rounded > 255)).any()):
         least, most = float(pixels.min()), float(pixels.max())
         advice = "leave out transforms such as Normalize"

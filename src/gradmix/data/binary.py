@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from gradmix.data.datasets import DataSet
-from gradmix.data.image_folders.source import existing_path
 from gradmix.data.locate import (
     CIFAR_10,
     CIFAR_100,
@@ -36,6 +35,7 @@ from gradmix.data.locate import (
     open_unpacked,
 )
 from gradmix.errors import CorruptFileError
+from gradmix.paths import existing_path
 from gradmix.types import Samples
 
 _UNSIGNED_BYTE = 0x08

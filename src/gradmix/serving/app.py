@@ -15,8 +15,9 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import FastAPI, HTTPException, Query, UploadFile
-from fastapi.responses import HTMLResponse
+from fastapi import FastAPI, HTTPException, Query, Request, UploadFile
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
 from PIL import Image
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,6 +30,7 @@ from gradmix.errors import CorruptFileError, GradMixError, InputError
 
 MOST_PHOTOS = 32  # per request
 AT_ONCE = 2  # requests that decode and compute at the same time; others wait
+MOST_CLASSES = 1000  # in an answer
 LARGEST_RATE = 0.5
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src blob:; connect-src 'self'; "
@@ -169,6 +171,15 @@ def create_app(
     app.add_middleware(LimitBody, most=max_bytes)
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
 
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
+        """Answer a request with wrong fields in one sentence, like all other errors."""
+        first = error.errors()[0]
+        reason = "the form field photo has no file; upload photos in it: curl -F photo=@cat.jpg …"
+        if "top" in first["loc"]:
+            reason = f"top is {first['input']!r}; give a whole number from 1 to {MOST_CLASSES}"
+        return JSONResponse({"detail": reason}, 422)
+
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def show_page() -> HTMLResponse:
         return HTMLResponse(page, headers=PAGE_HEADERS)
@@ -192,7 +203,7 @@ def create_app(
 
     @app.post("/predict")
     def predict(
-        photo: list[UploadFile], top: Annotated[int, Query(ge=1, le=1000)] = 5
+        photo: list[UploadFile], top: Annotated[int, Query(ge=1, le=MOST_CLASSES)] = 5
     ) -> dict[str, Any]:
         """Return the most likely classes of each uploaded photo."""
         if len(photo) > MOST_PHOTOS:

@@ -89,7 +89,7 @@ def test_all_images_in_whatever_folders(make: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"train/a/0.png": b"", "train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: an empty"),
+        ({"train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: an empty"),
         ({"train/a/0.png": b""}, "has a folder train but none called test or val; .*give .*train"),
         ({"train/a/0.png": b"", "test/b/1.png": b""}, "class 'a' is in train but not in test"),
         (
@@ -142,11 +142,26 @@ def test_both_parts_count_their_files(tmp_path: Path, make: Any) -> None:
     )
 
 
-def test_empty_folder_of_a_class(make: Any, tmp_path: Path) -> None:
-    make.unpacked(tmp_path, make.two_classes())
+@pytest.mark.parametrize("kind", ["unpacked", "packed"])
+def test_folders_without_images_are_skipped(make: Any, tmp_path: Path, kind: str) -> None:
+    names = ["a/0.png", "b/1.png", "cow/x.txt", "emu/x.txt"]
+    path = getattr(make, kind)(tmp_path / "f", dict.fromkeys(names, b""))
+    found = find_classes(FileSource(path))
+    assert (found.names, found.classes) == (["a/0.png", "b/1.png"], ("a", "b"))
+    assert found.skipped[0] == f"{path}: skipped 2 folders without images: cow, emu"
+
+
+def test_an_empty_test_folder_of_a_class_with_training_images(make: Any, tmp_path: Path) -> None:
+    make.unpacked(tmp_path, {"train/cow/0.png": b"", **make.two_classes()})
     (tmp_path / "test" / "cow").mkdir()
-    with pytest.raises(InputError, match="test/cow: an empty class folder"):
-        from_folder(tmp_path)
+    with pytest.raises(InputError, match="class 'cow' is in train but not in test"):
+        list_images(FileSource(tmp_path))
+
+
+def test_only_empty_folders(tmp_path: Path) -> None:
+    (tmp_path / "cow").mkdir()
+    with pytest.raises(InputError, match="cow: an empty class folder; it needs image files"):
+        find_classes(FileSource(tmp_path))
 
 
 def test_all_real_photos_are_listed(real_photos: Path) -> None:

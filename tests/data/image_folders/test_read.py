@@ -92,6 +92,20 @@ def damage(path):
     path.write_bytes(path.read_bytes()[:41])
 
 
+def test_the_first_five_unreadable_photos_are_named(tmp_path):
+    write(tmp_path, "a", [(9, 9)] * 8)
+    for number in range(7):
+        (tmp_path / "a" / f"{number}.png").write_bytes(b"no picture")
+    said = []
+    read_folder(tmp_path, skip=said.append)
+    first, *reasons, last = said[0].splitlines()
+    assert first == "skipped 7 of 8 images that cannot be read:"
+    assert [reason.split(":")[0].rpartition("/")[2] for reason in reasons] == [
+        f"{number}.png" for number in range(5)
+    ]
+    assert last == "  and 2 more"
+
+
 @pytest.mark.parametrize("given", [{}, {"size": 9}, {"shape": (3, 9, 9)}])
 def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
     write(tmp_path, "a", [(9, 9)] * 3)
@@ -111,8 +125,10 @@ def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
     assert kept == [labels[row] for row in (0, 2, 4)] == [0, 0, 1]
     assert classes == ("a", "b")
     (text,) = said
-    assert text.startswith("skipped 2 of 5 images that cannot be read; the first: ")
-    assert "1.png" in text
+    first, *reasons = text.splitlines()
+    assert first == "skipped 2 of 5 images that cannot be read:"
+    for reason, name in zip(reasons, ("a/1.png", "b/0.png"), strict=True):
+        assert reason.startswith(f"  {tmp_path / name}: ")
     for path in tmp_path.rglob("*.png"):
         damage(path)
     with pytest.raises(CorruptFileError, match=r"\(5 of 5 images cannot be read\)"):

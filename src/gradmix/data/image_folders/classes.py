@@ -7,8 +7,8 @@ There are two layouts:
 
 A folder that holds images is a class; otherwise its subfolders are the classes. A single folder
 around all others is therefore only a wrapper, and `train` is an ordinary class if it holds images
-and no folder of test classes is beside it. The images of a class may be in folders below. Classes,
-and the images of a class, are sorted by name.
+and no folder of test classes is beside it. The images of a class may be in folders below. Folders
+without images are skipped. Classes, and the images of a class, are sorted by name.
 
 A file counts as an image if it has the extension of one; see `is_image_name`.
 """
@@ -191,12 +191,15 @@ def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]
             "name"
         )
     empty = [folder for folder, names in images.items() if not names]
-    if empty:
+    if len(empty) == len(images):
         raise InputError(
             f"{Path(where, empty[0])}: an empty class folder; it needs image files such as "
             ".jpg, .png or .tif"
         )
     skipped = []
+    if empty:
+        folders = "1 folder" if len(empty) == 1 else f"{len(empty)} folders"
+        skipped.append(f"{where}: skipped {folders} without images: {', '.join(empty)}")
     if others:
         kinds = ", ".join(f"{n} {end or 'without any'}" for end, n in Counter(others).most_common())
         files = "1 file" if len(others) == 1 else f"{len(others)} files"
@@ -204,7 +207,7 @@ def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]
     if loose:
         files = "1 image that is" if loose == 1 else f"{loose} images that are"
         skipped.append(f"{where}: skipped {files} beside the class folders and not in one")
-    return images, tuple(skipped)
+    return {folder: names for folder, names in images.items() if names}, tuple(skipped)
 
 
 def _held_out(source: FileSource, images: _Images, fraction: float) -> tuple[_Images, _Images]:

@@ -22,14 +22,9 @@ from gradmix.data.arrays import one_image
 from gradmix.data.image_folders.classes import Listing, image_names
 from gradmix.data.image_folders.decode import read_headers
 from gradmix.data.image_folders.read import form_for, load_images
-from gradmix.data.image_folders.source import (
-    LARGEST_FILE,
-    FileSource,
-    checked_path,
-    existing_path,
-    open_file,
-)
+from gradmix.data.image_folders.source import LARGEST_FILE, FileSource, open_file
 from gradmix.errors import CorruptFileError, InputError
+from gradmix.paths import checked_path, existing_path
 
 PHOTO_KINDS = "a path, bytes, an open file, a Pillow image or an array"
 

@@ -25,7 +25,7 @@ from gradmix.data.image_folders.decode import (
     ImageFiles,
     read_headers,
 )
-from gradmix.data.image_folders.source import FileSource, existing_path, is_archive
+from gradmix.data.image_folders.source import FileSource, is_archive
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import (
     CorruptFileError,
@@ -34,10 +34,12 @@ from gradmix.errors import (
     InputError,
     UnknownNameError,
 )
+from gradmix.paths import existing_path
 from gradmix.types import Samples
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are held in memory
 _LARGEST = 2**14  # pixels of a side to which images are resized
+_NAMED = 5  # unreadable images that a message names
 HINT = "; on the command line, --skip-unreadable skips such images"
 
 
@@ -160,11 +162,14 @@ def read_folder(
         listing, form, stream=stream or source.in_shards or None, skip=skip is not None, hint=HINT
     )
     if unreadable and skip is not None:
-        skip(
-            f"skipped {len(unreadable)} of {count} images that cannot be read; "
-            f"the first: {unreadable[0]}"
-        )
+        skip(f"skipped {len(unreadable)} of {count} images that cannot be read{_some(unreadable)}")
     return LabelledPhotos(x, listing.labels, listing.classes, listing.skipped)
+
+
+def _some(reasons: Sequence[str]) -> str:
+    """Return the first reasons, each on a line, and the number of others."""
+    more = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
+    return ":\n  " + "\n  ".join([*reasons[:_NAMED], *more])
 
 
 def has_own_test(path: str | os.PathLike[str]) -> bool:
@@ -304,8 +309,8 @@ def from_folder(
     data = make_data_set(name or own_name, listing, x, mean, std)
     warned = list(listing.skipped)
     if unreadable:
-        many = f"{len(unreadable)} unreadable images; the first: {unreadable[0]}"
-        warned.insert(0, f"{found}: skipped {many}")
+        many = f"skipped {len(unreadable)} unreadable images{_some(unreadable)}"
+        warned.insert(0, f"{found}: {many}")
     for text in warned:
         warnings.warn(text, DataWarning, stacklevel=2)
     return replace(data, skipped=(*unreadable, *listing.skipped))

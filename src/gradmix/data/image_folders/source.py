@@ -1,4 +1,4 @@
-"""Files of a folder, of a zip file or of shards, read in the same way, and checks of paths.
+"""Files of a folder, of a zip file or of shards, read in the same way.
 
 Shards are tar files. A photo in them is found in an index of all members and read at its offset. A
 member is named by its path in the shard, so that shards contain what a folder would:
@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from gradmix.data.image_folders.decode import is_image_name
-from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
+from gradmix.errors import CorruptFileError, InputError
 
 LARGEST_FILE = 1 << 28  # bytes; a larger file is not opened
 _JUNK = ("thumbs.db", "desktop.ini", "__macosx")  # what file managers leave behind, lower case
@@ -163,44 +163,6 @@ def _is_visible(name: str) -> bool:
 def is_archive(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is a zip file or a shard."""
     return zipfile.is_zipfile(path) or bool(find_shards(Path(path)))
-
-
-# --- paths that a caller gave ----------------------------------------------------------------
-
-
-def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return `path` with `~` replaced.
-
-    Raises:
-        InputError: It is not a possible path, for example because of a NUL character.
-    """
-    try:
-        text = os.fspath(path)
-        if isinstance(text, str) and "\0" not in text:
-            return Path(text).expanduser()
-    except (TypeError, RuntimeError):  # not a path; `~name` of an unknown user
-        pass
-    raise InputError(f"{path!r} is not a path; give the path of a file or a folder as text")
-
-
-PHOTO_FOLDER = "for photos give a folder that contains a folder of images for each class"
-
-
-def existing_path(path: str | os.PathLike[str], remedy: str = PHOTO_FOLDER) -> Path:
-    """Return the path of a folder or of a regular file.
-
-    Args:
-        path: The path.
-        remedy: What the error tells the user to give instead.
-
-    Raises:
-        InputError: It is not a possible path.
-        DataNotFoundError: There is no such folder or file.
-    """
-    found = checked_path(path)
-    if os.path.isdir(found) or os.path.isfile(found):  # unlike Path's methods, these never raise
-        return found
-    raise DataNotFoundError(f"{found}: no such file or folder; check the path, and {remedy}")
 
 
 # --- shards -----------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gradmix.data.image_folders.classes import find_classes, image_names
-from gradmix.data.image_folders.source import FileSource, checked_path, existing_path
+from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import InputError
 from gradmix.files import locked
+from gradmix.paths import checked_path, existing_path
 
 SIZE = 256 * 10**6  # bytes of a shard; a few seconds of reading
 

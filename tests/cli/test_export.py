@@ -1,0 +1,32 @@
+"""gradmix export: the name of the file to write."""
+
+import numpy as np
+import pytest
+
+from gradmix import IncrementalClassifier
+from gradmix.errors import InputError
+
+
+@pytest.fixture
+def model(tmp_path):
+    made = IncrementalClassifier(model="linear", epochs=1, random_state=0, device="cpu")
+    made.fit(np.eye(10), ["a", "b"] * 5).save(tmp_path / "m.gradmix")
+    return tmp_path / "m.gradmix"
+
+
+@pytest.mark.parametrize(
+    ("args", "written"),
+    [((), "model.onnx"), (("my.onnx",), "my.onnx"), (("--out", "my.onnx"), "my.onnx")],
+)
+def test_the_file_may_be_given_with_or_without_the_option(
+    model, gradmix, monkeypatch, args, written
+):
+    targets = []
+    monkeypatch.setattr(IncrementalClassifier, "export", lambda _, path: targets.append(path))
+    assert gradmix("export", model, *args) == f"model exported to {written}\n"
+    assert targets == [written]
+
+
+def test_two_files_are_refused(model, gradmix):
+    with pytest.raises(InputError, match=r"'a\.onnx' and --out 'b\.onnx' are given; give one file"):
+        gradmix("export", model, "a.onnx", "--out", "b.onnx")
