@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import scipy.linalg
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from gradmix.closed_form.base import STATE, ClosedFormHead, Linear, solve_positive
@@ -139,8 +140,10 @@ def cross_validation_errors(gram: Tensor, sums: Tensor, samples: float, grid: Te
         samples: The number of samples n, which is also Σ Y².
         grid: The values of λ, (L,).
     """
-    # PyTorch's eigh does not converge for some matrices with many equal eigenvalues.
-    found = scipy.linalg.eigh(gram.numpy(), driver="evr")
+    # PyTorch's eigh does not converge for some matrices with many equal eigenvalues. One thread is
+    # not slower for a few thousand features, and much faster on a busy machine.
+    with threadpool_limits(limits=1):
+        found = scipy.linalg.eigh(gram.numpy(), driver="evr")
     values, vectors = (torch.from_numpy(part) for part in found)  # (M,), (M, M)
     values = values.clamp(min=0)
     power = (vectors.T @ sums).square().sum(1)  # (M,)
