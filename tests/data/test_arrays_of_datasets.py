@@ -93,7 +93,7 @@ class Endless(IterableDataset[Any]):
             "divided by 255; leave out transforms.*Normalize$",
         ),
         (Items([(torch.rand(3, 4, 4), 0)]), r"divided by 255; .* bytes: \(x \* 255\)\.round\(\)"),
-        (Items([(torch.full((3, 4, 4), torch.nan), 0)]), "floats from nan"),
+        (Items([(torch.full((3, 4, 4), torch.nan), 0)]), "contains NaN or infinity"),
         (Items([(Image.new("F", (4, 4)), 0)]), r"train\[0\]: its pixels have mode 'F'"),
         (Items([(X[0], -1)]), "y_train holds label -1"),
     ],
