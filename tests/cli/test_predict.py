@@ -50,7 +50,7 @@ def test_unknown_photos_are_named(model, photos, gradmix):
 def test_unknown_photos_are_counted_on_standard_error(model, photos, invoke):
     outcome = invoke("predict", model, *photos, "--unknown")
     assert len(outcome.stdout.splitlines()) == 3
-    assert outcome.stderr == "1 of 3 images are unknown\n"
+    assert outcome.stderr == "unknown images: 1 of 3\n"
     assert invoke("predict", model, *photos).stderr == ""
     assert invoke("predict", model, *photos, "--unknown", "--json").stderr == ""
 

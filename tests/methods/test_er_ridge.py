@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gradmix import IncrementalClassifier, config_for
-from gradmix.closed_form import Ridge
+from gradmix.closed_form import Ridge, calibrated
 from gradmix.errors import InputError
 from gradmix.runs.run import run
 
@@ -103,3 +103,30 @@ def test_a_state_without_sums_is_refused(trained):
     del state["sums"]
     with pytest.raises(InputError, match="sums of the ridge regression are missing"):
         trained.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        "text",
+        {},
+        {"projection": torch.zeros(())},
+        {"projection": torch.zeros(10**12, 0, dtype=torch.float16)},
+        {"projection": torch.zeros(0, 40, dtype=torch.float16)},
+        {"projection": torch.zeros(3, 41, dtype=torch.float16)},
+    ],
+)
+def test_a_damaged_random_matrix_is_refused_before_one_is_drawn(trained, sums):
+    with pytest.raises(InputError, match=r"sums: .*projection"):
+        trained.load_state_dict({**trained.state_dict(), "sums": sums})
+
+
+def test_large_inputs_are_learned_in_small_batches(trained, monkeypatch):
+    monkeypatch.setattr(calibrated, "NUMBERS", 3 * trained.ridge.solver.embedding_size)
+    rows, one = [], trained.pool.inputs(torch.arange(1))
+    trained.ridge.learn(
+        lambda part: rows.append(len(part)) or one.expand(len(part), *one.shape[1:]),
+        torch.arange(20) % 4,
+    )
+    assert max(rows) == 3
+    assert sum(rows) >= 20

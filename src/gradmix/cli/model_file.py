@@ -65,7 +65,7 @@ def predict(
         named = f"unknown (nearest: {named})" if entry.get("unknown") else named
         show(printable(f"{entry['file']}: {named}"))
     if unknown:
-        remark(f"{sum(entry['unknown'] for entry in found)} of {len(found)} images are unknown")
+        remark(f"unknown images: {sum(entry['unknown'] for entry in found)} of {len(found)}")
 
 
 def _predictions(

@@ -242,7 +242,10 @@ class ClosedFormHead(ABC):
         Raises:
             FileError: If the state does not fit; nothing is changed.
         """
-        saved = validate(SavedSums, dict(state), STATE)
+        on_cpu = {
+            name: part.cpu() if isinstance(part, Tensor) else part for name, part in state.items()
+        }
+        saved = validate(SavedSums, on_cpu, STATE)
         order, classes = len(self._gram), len(saved.classes)
         triangle = order * (order + 1) // 2
         shapes = {"counts": (classes,), "sums": (classes, self.feature_size), "gram": (triangle,)}

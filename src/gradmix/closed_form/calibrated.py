@@ -13,7 +13,8 @@ from gradmix.closed_form.base import ClosedFormHead
 from gradmix.closed_form.calibration import every_tenth, fit_temperature
 from gradmix.errors import FileError, InputError
 
-BATCH = 4096  # samples added to the sums at a time
+BATCH = 4096  # samples added to the sums at a time, if they are small
+NUMBERS = 1 << 24  # inputs that are held at a time, 128 MB in float64
 NEVER = -1e4  # score of a class that was never learned
 
 
@@ -46,6 +47,10 @@ class CalibratedHead:
         self._calibrate(inputs, y, index[held] if bool(held.any()) else index)
         self._add(inputs, y, weights, index[held])
 
+    @property
+    def _batch(self) -> int:
+        return max(1, min(BATCH, NUMBERS // self.solver.embedding_size))
+
     def _add(
         self,
         inputs: Callable[[Tensor], Tensor],
@@ -53,7 +58,7 @@ class CalibratedHead:
         weights: Tensor | None,
         index: Tensor,
     ) -> None:
-        for part in index.split(BATCH):
+        for part in index.split(self._batch):
             if len(part):
                 own = None if weights is None else weights[part]
                 self.solver.update(inputs(part).flatten(1), y[part], own)
@@ -61,7 +66,10 @@ class CalibratedHead:
     def _calibrate(self, inputs: Callable[[Tensor], Tensor], y: Tensor, index: Tensor) -> None:
         if len(self.solver.classes) < 2:
             return
-        scores = [self.solver.scores(inputs(part).flatten(1)) for part in index.split(1024)]
+        scores = [
+            self.solver.scores(inputs(part).flatten(1))
+            for part in index.split(min(1024, self._batch))
+        ]
         labels = torch.searchsorted(torch.tensor(self.solver.classes), y[index].cpu())
         temperature = fit_temperature(torch.cat(scores), labels)
         self._log_temperature += len(index) * math.log(temperature)

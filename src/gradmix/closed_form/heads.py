@@ -102,8 +102,10 @@ class Ridge(ClosedFormHead):
         wanted = self._projection.shape
         if projection is None or projection.shape != wanted or projection.dtype != torch.float16:
             raise FileError(f"{STATE} is damaged: projection is not {tuple(wanted)} float16")
+        if not bool(projection.isfinite().all()):
+            raise FileError(f"{STATE} is damaged: projection has values that are not finite")
         super().load_state_dict(rest)
-        self._projection = projection.clone()
+        self._projection = projection.to("cpu", copy=True)
 
     def chosen_regulariser(self) -> float:
         """Return λ: the given one, or the one with the least cross-validation error.
@@ -142,7 +144,7 @@ def cross_validation_errors(gram: Tensor, sums: Tensor, samples: float, grid: Te
     """
     # PyTorch's eigh does not converge for some matrices with many equal eigenvalues. One thread is
     # not slower for a few thousand features, and much faster on a busy machine.
-    with threadpool_limits(limits=1):
+    with threadpool_limits(limits=1, user_api="blas"):
         found = scipy.linalg.eigh(gram.numpy(), driver="evr")
     values, vectors = (torch.from_numpy(part) for part in found)  # (M,), (M, M)
     values = values.clamp(min=0)

@@ -112,10 +112,18 @@ class ERRidge(ER):
         super().load_state_dict(state)
         self.ridge = None
         if "sums" in state:
-            self.ridge = self._new_ridge(len(state["sums"]["projection"]))
+            self.ridge = self._new_ridge(self._saved_inputs(state["sums"]))
             self.ridge.load_state_dict(state, self.seen)
         elif self.seen:
             raise InputError("sums: the sums of the ridge regression are missing")
+
+    def _saved_inputs(self, sums: Any) -> int:
+        """Return the number of inputs by the saved random matrix, before one is drawn."""
+        matrix = sums.get("projection") if isinstance(sums, dict) else None
+        features = int(self.options.features)
+        if not isinstance(matrix, Tensor) or matrix.ndim != 2 or matrix.shape[1] != features:
+            raise InputError(f"sums: projection is not a matrix with {features} columns")
+        return max(len(matrix), 1)
 
 
 class _Product(nn.Module):
