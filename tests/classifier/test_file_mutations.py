@@ -17,7 +17,7 @@ from gradmix.files import _container, read_state_file, write_state_file
 
 resource = pytest.importorskip("resource")
 
-METHODS = ("er", "der", "foster", "memo", "icarl", "joint", "gss-stream", "resnet")
+METHODS = ("er", "er-ridge", "der", "foster", "memo", "icarl", "joint", "gss-stream", "resnet")
 SECONDS, KILOBYTES = 5.0, 500 << 10
 NUMBERS = (0, 1, -1, 2, 7, 0.5, -0.0, 1e-38, 1e30, -1e300, 2**31, 2**53, 2**63, -(2**70), 10**400)
 ODD = (
