@@ -143,7 +143,7 @@ def cross_validation_errors(gram: Tensor, sums: Tensor, samples: float, grid: Te
         grid: The values of λ, (L,).
     """
     # PyTorch's eigh does not converge for some matrices with many equal eigenvalues. Two threads
-    # save a third of the time for 2,000 features, but on a busy machine they take many times as long.
+    # save a third of the time for 2,000 features, but on a busy machine they take much longer.
     with threadpool_limits(limits=1, user_api="blas"):
         found = scipy.linalg.eigh(gram.numpy(), driver="evr")
     values, vectors = (torch.from_numpy(part) for part in found)  # (M,), (M, M)
