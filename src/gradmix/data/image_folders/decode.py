@@ -152,15 +152,15 @@ def is_image_name(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _formats_to_try(extension: str) -> tuple[str, ...]:
-    """Return the formats that have a signature, and the format of a file's extension."""
+    """Return the formats to try: that of the extension first, but last if it has no signature."""
     from PIL import Image
 
     own = Image.registered_extensions().get(extension)
-    return tuple(
-        kind
-        for kind, (_, accepts) in Image.OPEN.items()
-        if kind not in _NOT_PHOTOS and (accepts is not None or kind == own)
-    )
+    kinds = [kind for kind in Image.OPEN if kind not in _NOT_PHOTOS and kind != own]
+    signed = [kind for kind in kinds if Image.OPEN[kind][1] is not None]
+    if own not in Image.OPEN or own in _NOT_PHOTOS:
+        return tuple(signed)
+    return (own, *signed) if Image.OPEN[own][1] is not None else (*signed, own)
 
 
 def read_headers(
