@@ -42,11 +42,7 @@ class Engine:
 
 
 def loky_engine(jobs: int, devices_per_run: int | None = None) -> Engine:
-    """Return an engine of processes on this machine.
-
-    Args:
-        jobs: Number of processes.
-        devices_per_run: GPUs that each process sees; None: all.
+    """Return an engine of `jobs` processes on this machine; each sees some GPUs, or all.
 
     Raises:
         InputError: If there are too few GPUs.
@@ -86,12 +82,7 @@ def engine_of(executor: Executor) -> Engine:
 def compute(
     work: Callable[[Item], Answer], items: Sequence[Item], engine: Engine | None
 ) -> Iterator[Answer]:
-    """Yield `work(item)` for all items as they finish.
-
-    Args:
-        work: The function; engines send it to other processes.
-        items: Its arguments.
-        engine: Where it runs; None: in this process.
+    """Yield `work(item)` for all items as they finish; without an engine, in this process.
 
     Raises:
         WorkerError: If a worker dies. The other workers of the engine then end, too.
