@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, as_completed
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -134,24 +134,17 @@ def _dask(address: str | None, jobs: int) -> Iterator[Executor]:
             "the engine dask needs distributed; install it with: pip install 'gradmix[cluster]'"
         ) from error
 
-    cluster: Any = address
-    if address is None:
-        cluster = LocalCluster(
-            n_workers=jobs,
-            threads_per_worker=1,
-            dashboard_address=None,
-            silence_logs=logging.CRITICAL,
-        )
-    try:
-        client = Client(cluster)
-    except OSError as error:
-        raise InputError(f"address is {address!r}: no scheduler answers there") from error
-    try:
-        yield client.get_executor(pure=False)
-    finally:
-        client.close()
+    with ExitStack() as opened:
+        cluster: Any = address
         if address is None:
-            cluster.close()
+            quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+            cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, **quiet)
+            opened.enter_context(cluster)
+        try:
+            client = opened.enter_context(Client(cluster))
+        except OSError as error:
+            raise InputError(f"address is {address!r}: no scheduler answers there") from error
+        yield client.get_executor(pure=False)
 
 
 # --- in a worker ------------------------------------------------------------------------------
