@@ -125,10 +125,9 @@ def in_order(results: Iterable[RunResult]) -> list[RunResult]:
 def group_results(results: Iterable[RunResult], by: Sequence[str] | None = None) -> list[Group]:
     """Group results that agree in the settings `by`, in order of first appearance.
 
-    Args:
-        results: Any results. Old results get the defaults of newer settings.
-        by: Names of settings. Default: data, method and mix, plus every setting that varies.
-            Settings that belong to a data set, method or mix count only where they vary within it.
+    Old results get the defaults of newer settings. Default of `by`: data, method and mix, plus
+    every setting that varies. Settings that belong to a data set, method or mix count only where
+    they vary within it.
 
     Raises:
         UnknownNameError: No result has a setting of this name.

@@ -174,8 +174,8 @@ def prepare_run(
     """
     ranks = ALONE if job is None else job.ranks
     if benchmark is None:
-        benchmark = load_benchmark(config, on_photo=on_photo, keep=keep, ranks=ranks)
-        return prepare(config, benchmark, job)
+        loaded = load_benchmark(config, on_photo=on_photo, keep=keep, ranks=ranks)
+        return prepare(config, loaded, job)
     scenario, wanted = task_scenario(config.scenario), config.increments
     if scenario != benchmark.scenario:
         raise InputError(
@@ -223,11 +223,8 @@ def load_benchmark(
 ) -> Benchmark:
     """Return the data set of a configuration, split into tasks.
 
-    Args:
-        config: The run.
-        on_photo: Called with the number of photos that a frozen backbone has embedded, and of all.
-        keep: Keep the data set in memory until another one is loaded.
-        ranks: The processes that embed photos together.
+    The ranks embed photos together if the backbone is frozen, and call `on_photo`. `keep` keeps
+    the data set in memory until another one is loaded.
 
     Raises:
         InputError: If the memory or the tasks do not fit the data set.

@@ -182,14 +182,10 @@ def comparison_table(
     against: str | None = None,
     across: str = "data",
 ) -> Table:
-    """Compare groups of results.
+    """Compare groups of results: a row for every key, and a column for every metric.
 
-    Args:
-        groups: Groups of `group_results`. Their keys become the labels of the rows.
-        metrics: Names of metrics, one column each.
-        against: A mix, a method, or name=value. Adds the paired difference to the group with this
-            value, and its p-value.
-        across: The setting whose values become column groups.
+    The values of the setting `across` become column groups. `against` (a mix, a method, or
+    name=value) adds the paired difference to the group with this value, and its p-value.
     """
     results = [result for group in groups for result in group.results]
     check_names("metric", metrics, [result.metrics for result in results])
