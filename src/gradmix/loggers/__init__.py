@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -130,17 +131,11 @@ def log_to(*destinations: str, name: str, every_steps: int | None = None) -> Log
     return LogTo(destinations, every_steps).open(name)
 
 
-class Log:
-    """Logs the events of one training: call it with every event.
+class Log(AbstractContextManager["Log"]):
+    """Logs the events of one training: call it with every event. `LogTo.open` makes it.
 
     A resumed training repeats the steps after its last checkpoint. Numbers that are logged already
     are not logged again.
-
-    Args:
-        loggers: The loggers by destination.
-        config: The settings of the training.
-        every_steps: Steps between logged losses; None logs the means of epochs only.
-        say: Called with a sentence if a logger fails; None warns.
     """
 
     def __init__(
@@ -189,9 +184,6 @@ class Log:
         if self._last is not None:
             for logger in self._loggers.values():
                 logger.close()
-
-    def __enter__(self) -> Log:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

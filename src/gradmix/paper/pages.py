@@ -93,14 +93,7 @@ class Selection(Schema):
 def update_page(
     reproduction: Reproduction, selection: Selection, find: Find, folder: Path, scale: str
 ) -> tuple[Path, list[str]]:
-    """Write a page with what is selected now and what it showed before.
-
-    Args:
-        reproduction: A table or figure of the paper.
-        selection: What is selected now.
-        find: Returns the result of a run, or None if it was not run.
-        folder: The folder of the page.
-        scale: `full` (the paper's) or `small`.
+    """Write a page in a folder with what is selected now and what it showed before.
 
     Returns:
         The path of the page, and messages about what it lacks.
@@ -139,7 +132,7 @@ def write_page(
     scale: str = "full",
     selection: Selection | None = None,
 ) -> tuple[Path, str]:
-    """Write a page with these tables and their pictures; see `update_page` for the arguments.
+    """Write a page with these tables and their pictures.
 
     Returns:
         The path of the page, and a message if there are no pictures because matplotlib is missing.

@@ -77,11 +77,7 @@ def with_controls(
 ) -> list[Line]:
     """Return a line, followed by the gradient-free controls of its mix.
 
-    Args:
-        settings: The settings of the line.
-        paper: The paper's row.
-        others: The other rows of the table. If they have Mixup, it is the shuffled control of
-            gradmix.
+    If the other rows of the table have Mixup, that is the shuffled control of gradmix.
     """
     controls = list(CONTROLS) if uses_gradients(settings) else []
     if settings["mix"] == "gradmix" and {**settings, "mix": "mixup"} in others:
@@ -304,13 +300,10 @@ def _figures() -> list[Reproduction]:
 def select_lines(
     reproduction: Reproduction, mixes: Iterable[str] | None, methods: Iterable[str] = ()
 ) -> Reproduction:
-    """Return a reproduction with the lines of some mixes, and with lines of other methods.
+    """Return a reproduction with the lines of some mixes, or all, and with lines of other methods.
 
-    Args:
-        reproduction: A table or figure of the paper.
-        mixes: Keep the lines of these mixes only; None keeps all. A table of accuracies gets a new
-            line for a mix that the paper does not have, such as a plugin, and for its controls.
-        methods: Methods whose accuracies are added, with the same mixes.
+    A table of accuracies gets new lines for a mix that the paper does not have, such as a plugin,
+    and for its controls; and for each of the other methods, with the same mixes.
     """
     lines = list(reproduction.lines)
     own = dict(lines[0].settings)

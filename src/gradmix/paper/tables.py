@@ -18,7 +18,7 @@ MAX_COLUMNS = 4
 """More columns leave no room for standard deviations."""
 
 Find = Callable[[RunConfig], RunResult | None]
-
+"""Returns the result of a run; None if it was not run."""
 
 Found = Mapping[tuple[str, str], Group]
 """The runs by the label of their line and the data set."""
@@ -32,13 +32,6 @@ def fill_tables(
     scale: str = "full",
 ) -> list[Table]:
     """Fill a reproduction with the results that exist.
-
-    Args:
-        reproduction: A table or figure of the paper.
-        data: Names of data sets.
-        seeds: The seeds to include.
-        find: Returns the result of a run, or None if it was not run.
-        scale: `full` (the paper's) or `small`.
 
     Returns:
         One table for all panels with a single number, with a column for each data set, and one
@@ -93,16 +86,17 @@ def _numbers(
             label = line.label if len(panels) == 1 else f"{line.label}: {panel.title}"
             cells = []
             for name in data:
-                group, cell = found.get((line.label, name)), Cell()
-                if group is not None and panel.title == ACCURACY:
+                group = found.get((line.label, name))
+                if group is None:
+                    cells.append(Cell())
+                    continue
+                if panel.title == ACCURACY:
                     cell = compare(group, [*found.values(), *controls])
-                elif group is not None:
+                else:
                     (value,) = group.summaries(panel.read).values()
                     cell = Cell(value)
-                if group is not None:
-                    paper = _paper_number(reproduction.name, line.paper or panel.paper, group)
-                    cell = cell._replace(reference=paper)
-                cells.append(cell)
+                paper = _paper_number(reproduction.name, line.paper or panel.paper, group)
+                cells.append(cell._replace(reference=paper))
             if any(cell.value for cell in cells):
                 rows.append(((label,), tuple(cells)))
     title = panels[0].title if len(panels) == 1 else reproduction.name

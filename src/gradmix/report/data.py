@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,28 +36,21 @@ MAX_CELLS = 800_000
 
 
 def chart_data(rows: Sequence[Row], by_task: Collection[str]) -> dict[str, Any]:
-    """Return everything the page's script needs.
-
-    Args:
-        rows: The rows of the report.
-        by_task: The data sets whose classes are shown by task; see `shown_by_task`.
-    """
+    """Return everything the page's script needs; see `shown_by_task`."""
     axes = [class_axis(row.results[0], by_task) for row in rows]
     distinct = list(dict.fromkeys(axes))
     others = other_mixes(row.mix for row in rows)
-    styles: Counter[tuple[str, str]] = Counter()
-    described = []
-    for row, axis in zip(rows, axes, strict=True):
-        described.append(
-            {
-                **_describe(row, axis),
-                "axis": distinct.index(axis),
-                # number among the rows of one mix, which share a colour:
-                "style": styles[row.data, row.mix],
-                "otherMix": others.index(row.mix) if row.mix in others else None,
-            }
-        )
-        styles[row.data, row.mix] += 1
+    same_mix = [(row.data, row.mix) for row in rows]
+    described = [
+        {
+            **_describe(row, axis),
+            "axis": distinct.index(axis),
+            # number among the rows of one mix, which share a colour:
+            "style": same_mix[:place].count((row.data, row.mix)),
+            "otherMix": others.index(row.mix) if row.mix in others else None,
+        }
+        for place, (row, axis) in enumerate(zip(rows, axes, strict=True))
+    ]
     return {
         "sets": [{"data": data, "label": display(data)} for data in by_data(rows)],
         "axes": [{"names": a.names, "seen": a.seen, "byTask": a.by_task} for a in distinct],
@@ -189,8 +181,7 @@ def class_accuracy(row: Row, axis: ClassAxis) -> list[list[Summary]]:
 def pair_counts(row: Row, axis: ClassAxis) -> list[list[int]] | None:
     """Return how often each pair was mixed in each task, over all seeds, as flat squares.
 
-    Returns:
-        None if nothing was mixed, or if pairs belong to no task because tasks share classes.
+    None if nothing was mixed, or if pairs belong to no task because tasks share classes.
     """
     total = np.sum([np.asarray(result.pair_counts) for result in row.results], axis=0)
     sizes = tuple(len(task["classes"]) for task in row.results[0].tasks)

@@ -176,13 +176,10 @@ def to_html(
     kinds: Sequence[str] = (),
     blocks: Mapping[int, str] | None = None,
 ) -> str:
-    """Write a table in a box that scrolls by mouse and keyboard.
+    """Write a table in a box that scrolls by mouse and keyboard; its caption names the box.
 
-    Args:
-        table: The table. Its caption names the box.
-        colours: A colour to show before the label of each row.
-        kinds: A CSS class for each row.
-        blocks: Titles of blocks of rows, by the number of their first row.
+    Rows may have a colour before their label and a CSS class. `blocks` are titles of blocks of
+    rows, by the number of their first row.
     """
     columns = [*table.heads, *table.titles]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)

@@ -288,14 +288,7 @@ class RecordState(Schema):
 def check_record(
     state: dict[str, Any], *, done: int, tasks: int, classes: int, analyses: Sequence[str]
 ) -> None:
-    """Check a saved record against the run that resumes.
-
-    Args:
-        state: The saved record.
-        done: Number of tasks that are done.
-        tasks: Number of tasks of the run.
-        classes: Number of classes of the run.
-        analyses: Names of the run's analyses.
+    """Check a saved record against the tasks, classes and analyses of the run that resumes.
 
     Raises:
         InputError: If the record is invalid; the message names the field.
@@ -319,10 +312,9 @@ def check_record(
             raise ValueError(f"predicted: has {len(record.predicted)} entries, of {tasks} tasks")
         if record.analysis.keys() != set(analyses):
             raise ValueError(f"analysis: has {sorted(record.analysis)}, not {list(analyses)}")
-    except ValidationError as error:
-        raise InputError(f"record.{first_violation(error)}") from None
     except ValueError as error:
-        raise InputError(f"record.{error}") from None
+        told = first_violation(error) if isinstance(error, ValidationError) else error
+        raise InputError(f"record.{told}") from None
 
 
 def read_versioned(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from gradmix.data import Benchmark, DataSet
 from gradmix.errors import InputError
 from gradmix.models.finetune import fine_tune
 from gradmix.models.pretrained import fold_batch_norms, load_pretrained
-from gradmix.ranks import ALONE, Ranks
+from gradmix.ranks import Ranks
 from gradmix.runs.config import RunConfig
 from gradmix.training.build import NetworkFactory, pick_device
 from gradmix.types import Samples
@@ -25,18 +25,9 @@ _last: dict[tuple[object, ...], DataSet] = {}  # the last data set that was embe
 
 
 def embed_dataset(
-    data: DataSet,
-    config: RunConfig,
-    on_photo: OnPhoto | None = None,
-    ranks: Ranks = ALONE,
+    data: DataSet, config: RunConfig, on_photo: OnPhoto | None, ranks: Ranks
 ) -> DataSet:
     """Return a data set of photos as embeddings of a run's frozen backbone; the last one is kept.
-
-    Args:
-        data: The photos.
-        config: The run.
-        on_photo: Called with the number of photos embedded and in total.
-        ranks: The processes that embed the photos together.
 
     Raises:
         InputError: If the samples are not photos, or the backbone cannot be loaded.
@@ -51,20 +42,17 @@ def embed_dataset(
     return _last[key]
 
 
-def embed_benchmark(benchmark: Benchmark, config: RunConfig, ranks: Ranks = ALONE) -> Benchmark:
+def embed_benchmark(benchmark: Benchmark, config: RunConfig, ranks: Ranks) -> Benchmark:
     """Return the tasks of a caller as the embeddings of the frozen backbone of a run."""
     photos = [part for task in benchmark.tasks for part in (task.train, task.test)]
-    parts = iter(_embed(photos, config, ranks=ranks))
+    parts = iter(_embed(photos, config, None, ranks))
     tasks = tuple(replace(task, train=next(parts), test=next(parts)) for task in benchmark.tasks)
     mean, std = _statistics(tasks[0].train)
     return replace(benchmark, tasks=tasks, mean=mean, std=std)
 
 
 def _embed(
-    parts: Sequence[Samples],
-    config: RunConfig,
-    on_photo: OnPhoto | None = None,
-    ranks: Ranks = ALONE,
+    parts: Sequence[Samples], config: RunConfig, on_photo: OnPhoto | None, ranks: Ranks
 ) -> list[Samples]:
     """Return the embeddings of several sets of photos; each rank computes its rows."""
     device = pick_device(config.device) if ranks.alone else ranks.device
@@ -93,12 +81,7 @@ def _statistics(samples: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def fine_tuned_network(config: RunConfig, shape: Sequence[int], outputs: int) -> NetworkFactory:
-    """Return a function that makes the fine-tuned network of a run.
-
-    Args:
-        config: The run.
-        shape: Shape of one photo.
-        outputs: Outputs of the network.
+    """Return a function that makes the fine-tuned network of a run, for photos of a shape.
 
     Raises:
         InputError: If the samples are not photos, or the backbone cannot be loaded.

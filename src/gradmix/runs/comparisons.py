@@ -38,14 +38,7 @@ class Cell(NamedTuple):
 def compare(
     group: Group, groups: Sequence[Group], metric: str = ACCURACY, against: str | None = None
 ) -> Cell:
-    """Return a metric of a group and everything it is compared with.
-
-    Args:
-        group: One of the groups.
-        groups: All groups.
-        metric: The name of a metric.
-        against: A mix, a method, or name=value; see `parse_against`.
-    """
+    """Return a metric of a group and its comparisons with the others; see `parse_against`."""
     return Cell(
         group.metric(metric),
         difference=None if against is None else difference_to(group, groups, metric, against),
@@ -91,12 +84,8 @@ def quality(group: Group, metric: str = ACCURACY) -> float:
 def parse_condition(text: str, option: str = "where") -> tuple[str, Any]:
     """Return name and value of name=value; the value is read as JSON if possible.
 
-    Args:
-        text: The condition.
-        option: What the condition is for, in the error message.
-
     Raises:
-        InputError: If there is no equals sign.
+        InputError: If there is no equals sign; the message names the option.
 
     >>> parse_condition("epochs=16"), parse_condition("mix=remix")
     (('epochs', 16), ('mix', 'remix'))
@@ -111,11 +100,7 @@ def parse_condition(text: str, option: str = "where") -> tuple[str, Any]:
 
 
 def parse_against(text: str, groups: Sequence[Group]) -> tuple[str, Any]:
-    """Return setting and value of what groups are compared with.
-
-    Args:
-        text: A mix or method that a group has, or name=value for any other setting.
-        groups: The groups.
+    """Return setting and value of a mix or method that a group has, or of name=value.
 
     Raises:
         InputError: If the groups are not grouped by the setting.
@@ -133,10 +118,8 @@ def parse_against(text: str, groups: Sequence[Group]) -> tuple[str, Any]:
 def find_base(group: Group, groups: Sequence[AnyGroup], against: str) -> AnyGroup | None:
     """Return the group that differs from this one in what `parse_against` reads.
 
-    If there are several, the one with the same settings of the mix or method is returned.
-
-    Returns:
-        None if no group, or more than one, fits.
+    If there are several, the one with the same settings of the mix or method is returned. None if
+    no group, or more than one, fits.
     """
     name, value = parse_against(against, groups)
     free = {"mix": OF_THE_MIX, "method": OF_THE_METHOD}.get(name, (name,))
@@ -161,8 +144,7 @@ def gradients_add(
 ) -> Difference | None:
     """Return what gradients add: the paired difference to the best gradient-free control.
 
-    Returns:
-        None if gradients do not choose the partners; an empty difference if no control was run.
+    None if gradients do not choose the partners; an empty difference if no control was run.
     """
     if not uses_gradients(group.config):
         return None

@@ -217,20 +217,13 @@ Grid = Mapping[str, list[Any]]
 def expand(
     grids: Iterable[Grid], skip_impossible: bool = False, *, remedy: str = ""
 ) -> tuple[list[RunConfig], dict[str, str]]:
-    """Return the configurations of all grids, each once, and the skipped combinations.
+    """Return the configurations of all grids, each once, and why others were skipped.
 
-    Args:
-        grids: For each setting its values; every grid needs `data`.
-        skip_impossible: Skip combinations that make no sense, or name something unknown, instead
-            of raising an error.
-        remedy: End of the error's message: how the caller can skip combinations.
-
-    Returns:
-        The configurations, and for each skipped combination the reason.
+    Combinations are skipped, if wanted, that make no sense or name something unknown.
 
     Raises:
         InputError: If a setting is unknown, nothing remains, or a combination makes no sense and
-            is not to be skipped.
+            is not to be skipped; `remedy` then tells how to skip it.
     """
     configs: dict[RunConfig, None] = {}
     skipped: dict[str, str] = {}

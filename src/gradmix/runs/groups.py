@@ -96,7 +96,7 @@ def select(results: Iterable[RunResult], where: Mapping[str, Collection[Any]]) -
         UnknownNameError: No result has a setting of this name.
     """
     results = list(results)
-    _check_settings(results, where)
+    check_names("setting", where, [result.config for result in results])
     return [
         result
         for result in results
@@ -125,10 +125,9 @@ def in_order(results: Iterable[RunResult]) -> list[RunResult]:
 def group_results(results: Iterable[RunResult], by: Sequence[str] | None = None) -> list[Group]:
     """Group results that agree in the settings `by`, in order of first appearance.
 
-    Args:
-        results: Any results. Old results get the defaults of newer settings.
-        by: Names of settings. Default: data, method and mix, plus every setting that varies.
-            Settings that belong to a data set, method or mix count only where they vary within it.
+    Old results get the defaults of newer settings. Default of `by`: data, method and mix, plus
+    every setting that varies. Settings that belong to a data set, method or mix count only where
+    they vary within it.
 
     Raises:
         UnknownNameError: No result has a setting of this name.
@@ -139,7 +138,7 @@ def group_results(results: Iterable[RunResult], by: Sequence[str] | None = None)
     known = dict.fromkeys(name for result in results for name in result.config)
     usual = {name: None if name in REMOVED else DEFAULTS.get(name) for name in known}
     results = [replace(result, config={**usual, **result.config}) for result in results]
-    _check_settings(results, by or ())
+    check_names("setting", by or (), [known])
     if by is None:
         owners = {name: _owners(name) for name in differing(results, ()) if name not in BY}
         varying = {own: differing(results, own) for own in set(owners.values())}
@@ -188,11 +187,12 @@ def _agreeing(results: Iterable[RunResult], by: Sequence[str]) -> list[list[RunR
     return list(groups.values())
 
 
-def _check_settings(results: Sequence[RunResult], names: Iterable[str]) -> None:
-    known = {name for result in results for name in result.config}
+def check_names(kind: str, names: Iterable[str], known: Iterable[Mapping[str, Any]]) -> None:
+    """Raise UnknownNameError for a name that no result has; without results, any name is fine."""
+    every = {name for one in known for name in one}
     for name in names:
-        if results and name not in known:
-            raise UnknownNameError("setting", name, known)
+        if every and name not in every:
+            raise UnknownNameError(kind, name, every)
 
 
 def current_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,10 +27,8 @@ def metrics(*names: str) -> Read:
 def diagnostics(columns: Mapping[str, tuple[str, str]]) -> Read:
     """Read diagnostics as means over tasks, as far as a run measured them.
 
-    The value of a task is its mean over the measured epochs.
-
-    Args:
-        columns: For each name, the diagnostic and its number.
+    The value of a task is its mean over the measured epochs. `columns` has for each name the
+    diagnostic and its number.
     """
 
     def read(result: RunResult) -> dict[str, float]:
@@ -179,16 +177,10 @@ class Difference:
 
 
 def paired_difference(ours: Mapping[int, float], base: Mapping[int, float]) -> Difference:
-    """Compare two groups of runs seed by seed.
+    """Return `ours - base` over the common seeds of two groups, given as values by seed.
 
-    Runs with the same seed start from the same weights and see the same batches.
-
-    Args:
-        ours: Values by seed.
-        base: Values by seed of the group to compare with.
-
-    Returns:
-        `ours - base` over the common seeds. The interval and the p-value need two different values.
+    Runs with the same seed start from the same weights and see the same batches. The interval and
+    the p-value need two different values.
 
     >>> paired_difference({0: 0.5, 1: 0.7}, {0: 0.4, 1: 0.4, 2: 0.9}).text()
     '+0.200 ± 0.141'

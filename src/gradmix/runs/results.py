@@ -121,11 +121,7 @@ def result_name(config: Mapping[str, Any], protocol: int | None = None) -> str:
     """Return the file name of a run: readable, and unique for its configuration and protocol.
 
     Only settings that differ from their defaults count, so a setting that is added later does
-    not change the names of older results.
-
-    Args:
-        config: The configuration in JSON form.
-        protocol: The protocol version; None is the one of the configuration.
+    not change the names of older results. The default protocol is the one of the configuration.
     """
     protocol = protocol_version(config) if protocol is None else protocol
     identity = {"protocol_version": protocol, "config": changed_settings(config)}

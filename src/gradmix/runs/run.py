@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
@@ -17,7 +17,7 @@ from gradmix.data import Benchmark, DataSet, load_dataset, make_benchmark
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import InputError, RankError
 from gradmix.files import locked
-from gradmix.loggers import Log, LogTo
+from gradmix.loggers import LogTo
 from gradmix.methods import Method
 from gradmix.models import build_model, load_backbone
 from gradmix.plugins import Plugin, registered, restore
@@ -124,20 +124,19 @@ def train(
 ) -> RunResult:
     """Train and evaluate what `prepare` returned; see `run` for the other arguments."""
     started = time.perf_counter()
-    ranks = training.method.ranks
-    guard: AbstractContextManager[None] = nullcontext()
-    if checkpoint is not None and ranks.first:
-        guard = locked(checkpoint, timeout=LOCK_SECONDS)
-    settings = config.to_json()
-    opened: AbstractContextManager[Log | None] = nullcontext()
-    if log is not None:
-        opened = log.open(os.path.splitext(result_name(settings))[0], settings, say)
-    with guard, torch_threads(config.threads), opened as logged:
-        record = RunRecord(training, config.analyses)
-        about = {"config": settings, "protocol_version": protocol_version(settings)}
-        saved = None
+    ranks, settings = training.method.ranks, config.to_json()
+    record = RunRecord(training, config.analyses)
+    with ExitStack() as opened:
+        saved = logged = None
         if checkpoint is not None:
+            if ranks.first:
+                opened.enter_context(locked(checkpoint, timeout=LOCK_SECONDS))
+            about = {"config": settings, "protocol_version": protocol_version(settings)}
             saved = Checkpoint(checkpoint, training, record, about, say=say)
+        opened.enter_context(torch_threads(config.threads))
+        if log is not None:
+            name = os.path.splitext(result_name(settings))[0]
+            logged = opened.enter_context(log.open(name, settings, say))
         resumed = saved is not None and saved.resume()
         if not ranks.alone:
             check_resumed(training, resumed)
@@ -168,22 +167,15 @@ def prepare_run(
     on_photo: OnPhoto | None = None,
     keep: bool = True,
 ) -> Training:
-    """Load the data of a run and build its network.
-
-    Args:
-        config: The run.
-        benchmark: The data in tasks; None loads the data set of the configuration.
-        job: The ranks that compute the run together; None: this process alone.
-        on_photo: See `load_benchmark`.
-        keep: See `load_benchmark`.
+    """Load the data of a run, unless it is given, and build its network; see `load_benchmark`.
 
     Raises:
         InputError: If the data, network, method or device does not allow the run.
     """
     ranks = ALONE if job is None else job.ranks
     if benchmark is None:
-        benchmark = load_benchmark(config, on_photo=on_photo, keep=keep, ranks=ranks)
-        return prepare(config, benchmark, job)
+        loaded = load_benchmark(config, on_photo=on_photo, keep=keep, ranks=ranks)
+        return prepare(config, loaded, job)
     scenario, wanted = task_scenario(config.scenario), config.increments
     if scenario != benchmark.scenario:
         raise InputError(
@@ -231,11 +223,8 @@ def load_benchmark(
 ) -> Benchmark:
     """Return the data set of a configuration, split into tasks.
 
-    Args:
-        config: The run.
-        on_photo: Called with the number of photos that a frozen backbone has embedded, and of all.
-        keep: Keep the data set in memory until another one is loaded.
-        ranks: The processes that embed photos together.
+    The ranks embed photos together if the backbone is frozen, and call `on_photo`. `keep` keeps
+    the data set in memory until another one is loaded.
 
     Raises:
         InputError: If the memory or the tasks do not fit the data set.
@@ -347,13 +336,11 @@ def complete(
         if say is not None:
             say(text)
 
-    lock = store.lock(config)
-    if lock is None and wait:
+    if (lock := store.lock(config)) is None and wait:
         remark("waiting for another process that computes it")
         again = False
-        while lock is None:
+        while (lock := store.lock(config)) is None:
             time.sleep(WAIT_SECONDS)
-            lock = store.lock(config)
     ranks = ALONE if training is None else training.method.ranks
     if lock is None:
         if not ranks.alone:
@@ -413,18 +400,11 @@ def one_device(configs: Sequence[RunConfig]) -> tuple[str, str]:
 
 
 def follow_runs(
-    plugins: Sequence[Plugin],
-    configs: Sequence[RunConfig],
-    store: ResultStore | None,
-    job: Job,
+    plugins: Sequence[Plugin], configs: Sequence[RunConfig], store: ResultStore | None, job: Job
 ) -> None:
     """Do what a rank other than 0 does while rank 0 computes some of the runs.
 
-    Args:
-        plugins: The plugins of rank 0.
-        configs: The runs.
-        store: The store with their checkpoints; None: without checkpoints.
-        job: The ranks.
+    `plugins` are those of rank 0. Without a store there are no checkpoints.
     """
     restore(plugins)
     for config in configs:

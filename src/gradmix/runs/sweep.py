@@ -287,11 +287,7 @@ def read_grids(path: str | os.PathLike[str], **overrides: list[Any]) -> list[Gri
 
     Settings before the first `[[grid]]` apply to all grids. A list means several values; for a
     setting that is a list itself, a list of lists does. `import` names modules that register
-    plugins; they are imported.
-
-    Args:
-        path: The TOML file.
-        **overrides: Values that replace those in the file.
+    plugins; they are imported. The overrides replace values in the file.
 
     Raises:
         InputError: If the file cannot be read or has an unknown or empty setting.

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from gradmix.errors import UnknownNameError
 from gradmix.runs.comparisons import ACCURACY, Cell, compare
-from gradmix.runs.groups import BY, Group, capability_note, differing, show_setting
+from gradmix.runs.groups import BY, Group, capability_note, check_names, differing, show_setting
 from gradmix.runs.measures import Difference, Summary, number
 from gradmix.runs.results import RunResult
 
@@ -183,17 +182,13 @@ def comparison_table(
     against: str | None = None,
     across: str = "data",
 ) -> Table:
-    """Compare groups of results.
+    """Compare groups of results: a row for every key, and a column for every metric.
 
-    Args:
-        groups: Groups of `group_results`. Their keys become the labels of the rows.
-        metrics: Names of metrics, one column each.
-        against: A mix, a method, or name=value. Adds the paired difference to the group with this
-            value, and its p-value.
-        across: The setting whose values become column groups.
+    The values of the setting `across` become column groups. `against` (a mix, a method, or
+    name=value) adds the paired difference to the group with this value, and its p-value.
     """
     results = [result for group in groups for result in group.results]
-    _check_metrics(results, metrics)
+    check_names("metric", metrics, [result.metrics for result in results])
     heads = tuple(name for name in (groups[0].key if groups else ()) if name != across)
     titles = tuple(dict.fromkeys(show_setting(group.key.get(across, "")) for group in groups))
     rows: dict[tuple[str, ...], dict[str, list[Cell]]] = {}
@@ -214,13 +209,6 @@ def comparison_table(
     )
 
 
-def _check_metrics(results: Sequence[RunResult], metrics: Sequence[str]) -> None:
-    known = {name for result in results for name in result.metrics}
-    for metric in metrics:
-        if results and metric not in known:
-            raise UnknownNameError("metric", metric, known)
-
-
 def runs_table(
     results: Sequence[RunResult],
     metrics: Sequence[str],
@@ -228,7 +216,7 @@ def runs_table(
     settings: Sequence[str] | None = None,
 ) -> TextTable:
     """Show every run with some settings (default: those that differ), its metrics and its time."""
-    _check_metrics(results, metrics)
+    check_names("metric", metrics, [result.metrics for result in results])
     heads = (*BY, *differing(results, BY), "seed") if settings is None else tuple(settings)
 
     def text(value: float | None, digits: int) -> TextCell:
@@ -253,7 +241,7 @@ def group_records(
     groups: Sequence[Group], metrics: Sequence[str] = (ACCURACY,), against: str | None = None
 ) -> list[dict[str, Any]]:
     """Return one record of plain values for every group and metric."""
-    _check_metrics([result for group in groups for result in group.results], metrics)
+    check_names("metric", metrics, [run.metrics for group in groups for run in group.results])
     records = []
     for group in groups:
         for metric in metrics:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, as_completed
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -42,11 +42,7 @@ class Engine:
 
 
 def loky_engine(jobs: int, devices_per_run: int | None = None) -> Engine:
-    """Return an engine of processes on this machine.
-
-    Args:
-        jobs: Number of processes.
-        devices_per_run: GPUs that each process sees; None: all.
+    """Return an engine of `jobs` processes on this machine; each sees some GPUs, or all.
 
     Raises:
         InputError: If there are too few GPUs.
@@ -86,12 +82,7 @@ def engine_of(executor: Executor) -> Engine:
 def compute(
     work: Callable[[Item], Answer], items: Sequence[Item], engine: Engine | None
 ) -> Iterator[Answer]:
-    """Yield `work(item)` for all items as they finish.
-
-    Args:
-        work: The function; engines send it to other processes.
-        items: Its arguments.
-        engine: Where it runs; None: in this process.
+    """Yield `work(item)` for all items as they finish; without an engine, in this process.
 
     Raises:
         WorkerError: If a worker dies. The other workers of the engine then end, too.
@@ -143,24 +134,17 @@ def _dask(address: str | None, jobs: int) -> Iterator[Executor]:
             "the engine dask needs distributed; install it with: pip install 'gradmix[cluster]'"
         ) from error
 
-    cluster: Any = address
-    if address is None:
-        cluster = LocalCluster(
-            n_workers=jobs,
-            threads_per_worker=1,
-            dashboard_address=None,
-            silence_logs=logging.CRITICAL,
-        )
-    try:
-        client = Client(cluster)
-    except OSError as error:
-        raise InputError(f"address is {address!r}: no scheduler answers there") from error
-    try:
-        yield client.get_executor(pure=False)
-    finally:
-        client.close()
+    with ExitStack() as opened:
+        cluster: Any = address
         if address is None:
-            cluster.close()
+            quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+            cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, **quiet)
+            opened.enter_context(cluster)
+        try:
+            client = opened.enter_context(Client(cluster))
+        except OSError as error:
+            raise InputError(f"address is {address!r}: no scheduler answers there") from error
+        yield client.get_executor(pure=False)
 
 
 # --- in a worker ------------------------------------------------------------------------------
