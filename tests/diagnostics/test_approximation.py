@@ -155,7 +155,7 @@ def test_precision_and_recall_are_of_sets_and_may_differ(make, samples, literal_
 
 def test_the_same_seed_draws_the_same_and_results_are_plain_numbers(make, samples, seeded):
     model = make("sequential")
-    options = {"exemplars": 1, "rows": 3}
+    options = {"criterion_exemplars": 1, "rows": 3}
     for function in (approximation_error, pair_agreement):
         one, other, third = (
             function(model, *samples(), generator=seeded(seed), **options) for seed in (1, 1, 2)
@@ -171,7 +171,7 @@ def test_the_same_seed_draws_the_same_and_results_are_plain_numbers(make, sample
         ({"lambdas": []}, InputError, "lambdas is empty"),
         ({"lambdas": [0.5, 1.1]}, InputError, "lambdas has 1.1"),
         ({"lambdas": [float("nan")]}, InputError, "lambdas has nan"),
-        ({"exemplars": 0}, InputError, "exemplars is 0; give 1 or more"),
+        ({"criterion_exemplars": 0}, InputError, "criterion_exemplars is 0; give 1 or more"),
         ({"rows": 0}, InputError, "rows is 0"),
         ({"average": "classes"}, UnknownNameError, "did you mean 'class'"),
     ],

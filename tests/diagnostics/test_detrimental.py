@@ -93,10 +93,10 @@ def test_batches_are_of_the_sizes_asked_for_or_of_all_there_is(make, samples, se
     model, (memory, current) = make("sequential"), samples()
     options = {"whole_network": False, "batches": 2, "batch_size": 4, "generator": seeded()}
     hook = model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    detrimental_rate(model, memory, current, replay_size=3, **options)
+    detrimental_rate(model, memory, current, replay_batch_size=3, **options)
     assert sizes == [5, 7, 7, 7, 7]  # the memory, then samples and mixes
     sizes.clear()
-    detrimental_rate(model, memory, current, replay_size=99, **options)
+    detrimental_rate(model, memory, current, replay_batch_size=99, **options)
     assert sizes == [5, 9, 9, 9, 9]
     hook.remove()
 
@@ -152,7 +152,7 @@ def test_same_seed_same_rate_and_the_global_seed_without_a_generator(make, sampl
         ({"lam": float("nan")}, "lam has nan"),
         ({"batches": 0}, "batches is 0; give 1 or more"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"replay_size": -1}, "replay_size is -1"),
+        ({"replay_batch_size": -1}, "replay_batch_size is -1"),
     ],
 )
 def test_bad_settings_are_refused(settings, message, make, samples):

@@ -91,7 +91,7 @@ def test_few_exemplars_are_drawn_of_every_class_and_the_whole_memory_is_protecte
 ):
     model, rows = make("sequential"), []
     hook = model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
-    scores = scores_of(model, exemplars=2, generator=seeded())
+    scores = scores_of(model, criterion_exemplars=2, generator=seeded())
     hook.remove()
     assert rows[0] == 5
     assert scores.pairs.cell.bincount().tolist() == [

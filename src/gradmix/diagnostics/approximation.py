@@ -132,7 +132,7 @@ def class_pair_scores(
     current: Pair,
     *,
     lambdas: Sequence[float],
-    exemplars: int = 32,
+    criterion_exemplars: int = 32,
     rows: int | None = None,
     average: str = "sample",
     head: nn.Linear | None = None,
@@ -148,8 +148,9 @@ def class_pair_scores(
         memory: Inputs and labels of the exemplars.
         current: Inputs and labels of current samples.
         lambdas: Mixing ratios.
-        exemplars: Samples drawn of every class. They are paired one to one, as by the criterion,
-            for all ordered pairs of the K classes: K² · `exemplars` mixed inputs for each λ.
+        criterion_exemplars: Samples drawn of every class. They are paired one to one, as by the
+            criterion, for all ordered pairs of the K classes: K² · `criterion_exemplars` mixed
+            inputs for each λ.
         rows: Number of classes drawn as first of a pair. Default: all K.
         average: Mean gradient of the memory over `sample`s or over `class`es.
         head: The last layer. Default: the last `nn.Linear`.
@@ -160,17 +161,17 @@ def class_pair_scores(
     """
     given = check(model, memory, current, average, head)
     check_ratios("lambdas", lambdas)
-    check_counts(exemplars=exemplars, rows=rows)
+    check_counts(criterion_exemplars=criterion_exemplars, rows=rows)
     outputs = given.head.out_features
     pool = [torch.cat(parts) for parts in zip(given.current, given.memory, strict=True)]  # T_l ∪ M
-    drawn = draw_per_class(pool[1], exemplars, generator, outputs).sort().values
-    samples = Samples(*(part[drawn] for part in pool))
-    pairs = _pair_classes(samples.y, rows, generator)
+    rows_drawn = draw_per_class(pool[1], criterion_exemplars, generator, outputs)
+    exemplars = Samples(*(part[rows_drawn.sort().values] for part in pool))
+    pairs = _pair_classes(exemplars.y, rows, generator)
     last_layer = LastLayer(model, given.head, given.memory, average)
     blocks: list[tuple[Tensor, Tensor]] = []  # approximated and true scores, (L, BLOCK)
     for i, j in zip(pairs.left.split(BLOCK), pairs.right.split(BLOCK), strict=True):
-        x_i, x_j = samples.x[i], samples.x[j]
-        y_i, y_j = (one_hot(samples.y[index], outputs) for index in (i, j))
+        x_i, x_j = exemplars.x[i], exemplars.x[j]
+        y_i, y_j = (one_hot(exemplars.y[index], outputs) for index in (i, j))
         # Samples and mixes pass the network in batches of the same shape, so both scores are
         # bit-identical at λ = 0 and 1, where the mix is one of the samples.
         seen = list(zip(last_layer.see(x_i), last_layer.see(x_j), strict=True))

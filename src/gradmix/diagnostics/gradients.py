@@ -41,7 +41,7 @@ def detrimental_rate(
     lam: float | None = None,
     batches: int = 8,
     batch_size: int = 64,
-    replay_size: int = 64,
+    replay_batch_size: int = 64,
     average: str = "class",
     head: nn.Linear | None = None,
     generator: torch.Generator | None = None,
@@ -65,7 +65,7 @@ def detrimental_rate(
         lam: A fixed λ.
         batches: Number of batches.
         batch_size: Current samples per batch, or all if there are fewer.
-        replay_size: Exemplars per batch, or all if there are fewer.
+        replay_batch_size: Exemplars per batch, or all if there are fewer.
         average: Mean gradient of the memory over `class`es or over `sample`s.
         head: The last layer. Default: the last `nn.Linear`.
         generator: Default: PyTorch's global generator.
@@ -74,7 +74,7 @@ def detrimental_rate(
         InputError: An argument is invalid.
     """
     given = check(model, memory, current, average, head)
-    check_counts(batches=batches, batch_size=batch_size, replay_size=replay_size)
+    check_counts(batches=batches, batch_size=batch_size, replay_batch_size=replay_batch_size)
     if lam is not None:
         check_ratios("lam", [lam])
     check_setting("alpha", alpha)
@@ -88,7 +88,7 @@ def detrimental_rate(
     harmful = []
     for _ in range(batches):
         parts = []  # B1 and B2, each drawn without replacement
-        for samples, size in ((given.current, batch_size), (given.memory, replay_size)):
+        for samples, size in ((given.current, batch_size), (given.memory, replay_batch_size)):
             order = torch.randperm(len(samples.y), generator=generator, device=samples.y.device)
             parts.append([part[order[:size]] for part in samples])
         x, y = (torch.cat(part) for part in zip(*parts, strict=True))

@@ -111,9 +111,9 @@ def _fetch(method: Method, index: Tensor) -> Samples:
 
 def _measure_detrimental_rate(method: Method, generator: torch.Generator) -> dict[str, Any]:
     """Measure both rates on the same mixed samples, with the run's batch sizes and α."""
-    batch_size, recipe, pool = method.settings.batch_size, method.mixer.recipe, method.pool
+    settings, recipe, pool = method.settings, method.mixer.recipe, method.pool
     order = torch.randperm(pool.num_new, generator=generator, device=pool.y.device)
-    current = _fetch(method, order[: BATCHES * batch_size])
+    current = _fetch(method, order[: BATCHES * settings.batch_size])
     memory = _memory_of(method)
     state = generator.get_state()
     rates = {}
@@ -126,8 +126,8 @@ def _measure_detrimental_rate(method: Method, generator: torch.Generator) -> dic
             whole_network=whole_network,
             alpha=1.0 if recipe is None else recipe.alpha,
             batches=BATCHES,
-            batch_size=batch_size,
-            replay_size=method.replay_size,
+            batch_size=settings.batch_size,
+            replay_batch_size=settings.replay_batch_size,
             head=method.head,
             generator=generator,
         )
@@ -145,7 +145,7 @@ def _measure_pairs(
             _memory_of(method),
             _draw_exemplars(method, generator, with_memory=False),
             lambdas=ratios,
-            exemplars=EXEMPLARS,
+            criterion_exemplars=EXEMPLARS,
             rows=_num_rows(method, len(ratios)),
             head=method.head,
             generator=generator,
