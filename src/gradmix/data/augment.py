@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gradmix.data.arrays import is_integer
 from gradmix.data.operations import BINS, OPERATIONS, functions
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
@@ -41,9 +42,9 @@ class RandAugment:
     magnitude: int = 14
 
     def __post_init__(self) -> None:
-        if not _is_int(self.num_ops) or self.num_ops < 1:
+        if not is_integer(self.num_ops) or self.num_ops < 1:
             raise InputError(f"num_ops is {self.num_ops!r}; it must be an integer of 1 or more")
-        if not _is_int(self.magnitude) or not 0 <= self.magnitude < BINS:
+        if not is_integer(self.magnitude) or not 0 <= self.magnitude < BINS:
             raise InputError(f"magnitude is {self.magnitude!r}; it must be an integer of 0 to 30")
 
     def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -136,7 +137,7 @@ def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> T
     This is the usual crop of CIFAR: pad with black, then cut out a window of the old size.
     """
     _check_images(x)
-    if not _is_int(padding) or padding < 0:
+    if not is_integer(padding) or padding < 0:
         raise InputError(f"padding is {padding!r}; it must be an integer of 0 or more")
     if len(x) == 0:
         return x.clone()
@@ -162,18 +163,13 @@ def random_flip(x: Tensor, *, generator: torch.Generator) -> Tensor:
     return both.index_select(0, torch.arange(len(x), device=x.device) + len(x) * mirrored)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _check_images(x: Tensor) -> None:
-    shaped = isinstance(x, Tensor) and x.ndim == 4 and x.shape[1] in (1, 3) and 0 not in x.shape[2:]
+    tensor = isinstance(x, Tensor)
+    shaped = tensor and x.ndim == 4 and x.shape[1] in (1, 3) and 0 not in x.shape[2:]
     if not shaped or x.dtype != torch.uint8:
-        tensor = isinstance(x, Tensor)
         found = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
         raise InputError(
-            f"x is {found}; it must be uint8 images (N, C, H, W) with C = 1 or 3, before "
-            "normalisation"
+            f"x is {found}; it must be uint8 images (N, C, H, W) with C = 1 or 3, not normalised"
         )
 
 
@@ -201,16 +197,11 @@ LUMA = (0.299, 0.587, 0.114)
 def second_view(
     x: Tensor, normalise: Normalise, *, smallest: float, generator: torch.Generator
 ) -> Tensor:
-    """Return another view of every sample, of the same shape.
+    """Return another view of network inputs, images (B, C, H, W) or rows (B, d).
 
-    Images are cropped and resized, and brightness and contrast change. Images with three channels
-    are also mirrored, and their colours change. Rows of numbers get some noise.
-
-    Args:
-        x: Network inputs: images (B, C, H, W) or rows (B, d).
-        normalise: How stored images became network inputs.
-        smallest: Smallest share of an image's area that a crop may have.
-        generator: Source of randomness, on the device of the inputs.
+    Images are cropped to at least `smallest` of their area and resized, and brightness and contrast
+    change. Images with three channels are also mirrored, and their colours change. Rows of numbers
+    get some noise.
     """
     if x.ndim != 4:
         noise = torch.randn(x.shape, generator=generator, device=x.device)
