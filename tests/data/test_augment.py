@@ -101,8 +101,8 @@ def pillow(x, name, magnitude, sign):
 
 
 def ours(x, name, magnitude, sign=1):
-    operation = torch.full((len(x),), OPERATIONS.index(name))
-    return RandAugment(1, magnitude).apply(x, operation, torch.full((len(x),), sign < 0))
+    drawn = torch.full((1, len(x)), 2 * OPERATIONS.index(name) + (sign < 0))
+    return RandAugment(1, magnitude).apply(x, drawn)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -245,8 +245,7 @@ def test_color_leaves_one_channel_alone():
 def outcomes(image, magnitude=14):
     """The image after each operation, forwards and then backwards: (14, 2, C, H, W)."""
     x = image.expand(28, -1, -1, -1)
-    operation = torch.arange(14).repeat_interleave(2)
-    done = RandAugment(1, magnitude).apply(x, operation, torch.arange(28) % 2)
+    done = RandAugment(1, magnitude).apply(x, torch.arange(28)[None])
     return done.view(14, 2, *image.shape)
 
 
@@ -305,12 +304,11 @@ def test_two_operations_one_after_the_other():
 
 def test_mixed_batch_is_each_sample_alone():
     x = images((3, 32, 32)).repeat(4, 1, 1, 1)
-    operation = torch.randint(14, (len(x),), generator=generator())
-    negative = torch.randint(2, (len(x),), generator=generator(1)).bool()
-    together = RandAugment(1, 20).apply(x, operation, negative)
+    drawn = torch.randint(28, (1, len(x)), generator=generator())
+    together = RandAugment(1, 20).apply(x, drawn)
     for i in range(len(x)):
         rows = slice(i, i + 1)
-        alone = RandAugment(1, 20).apply(x[rows], operation[rows], negative[rows])
+        alone = RandAugment(1, 20).apply(x[rows], drawn[:, rows])
         assert torch.equal(together[rows], alone)
 
 
@@ -455,15 +453,6 @@ def test_wrong_num_ops_is_refused(num_ops):
 def test_wrong_padding_is_refused(padding):
     with pytest.raises(InputError, match=rf"padding is {padding}; .* 0 or more"):
         random_crop(random_images(1, (1, 4, 4)), padding=padding, generator=generator())
-
-
-def test_wrong_choices_are_refused():
-    x = random_images(2, (1, 4, 4))
-    with pytest.raises(InputError, match=r"operation has shape \(3,\).*\(2,\) of both"):
-        RandAugment().apply(x, torch.zeros(3), torch.zeros(2))
-    for wrong in (-1, 14):
-        with pytest.raises(InputError, match=rf"operation holds .*{wrong}.*; .* 0 to 13"):
-            RandAugment().apply(x, torch.tensor([3, wrong]), torch.zeros(2))
 
 
 # --- affine maps ----------------------------------------------------------------------------------
