@@ -73,49 +73,36 @@ class RandAugment:
         return x
 
 
-@dataclass(frozen=True)
-class RandomAffine:
-    """Rotate, scale, shear and shift every image a little, about its centre.
+def random_affine(
+    x: Tensor,
+    *,
+    degrees: float = 10.0,
+    scale: float = 0.1,
+    shear: float = 0.1,
+    shift: float = 0.08,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return each image rotated, scaled, sheared and shifted a little about its centre.
 
-    Every sample draws all four uniformly. Pixels are interpolated bilinearly, black outside the
-    image.
-
-    Args:
-        degrees: Largest rotation to either side.
-        scale: Largest relative change of size.
-        shear: Largest horizontal shear, in pixels per pixel.
-        shift: Largest shift, as a share of the side.
+    Every sample draws all four uniformly, up to the given strengths to either side: a relative
+    change of size, a horizontal shear in pixels per pixel, a shift as a share of the side. Pixels
+    are interpolated bilinearly, black outside the image.
     """
-
-    degrees: float = 10.0
-    scale: float = 0.1
-    shear: float = 0.1
-    shift: float = 0.08
-
-    def __post_init__(self) -> None:
-        for name in ("degrees", "scale", "shear", "shift"):
-            value, limit = getattr(self, name), 180 if name == "degrees" else 0.99
-            if not 0 <= value <= limit:
-                raise InputError(f"{name} is {value!r}; it must be from 0 to {limit}")
-
-    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Return the transformed images, in new memory."""
-        _check_images(x)
-        drawn = torch.rand(5, len(x), generator=generator, device=generator.device)
-        drawn = drawn.mul_(2).sub_(1).to(x.device, non_blocking=True)  # from -1 to 1
-        angle, scale, shear, right, down = drawn
-        aspect = x.shape[3] / x.shape[2]
-        angle, shear = angle * (math.pi / 180 * self.degrees), shear * self.shear
-        zoom = 1 / (1 + scale * self.scale)
-        cos, sin = angle.cos() * zoom, angle.sin() * zoom
-        rows = [  # where each pixel comes from, in coordinates from -1 to 1
-            torch.stack([cos, (cos * shear - sin) / aspect, 2 * self.shift * right], dim=1),
-            torch.stack([sin * aspect, sin * shear + cos, 2 * self.shift * down], dim=1),
-        ]
-        theta = torch.stack(rows, dim=1)  # (N, 2, 3)
-        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
-        moved = F.grid_sample(x.float(), grid, align_corners=False)
-        return moved.round_().to(torch.uint8)
+    _check_images(x)
+    drawn = torch.rand(5, len(x), generator=generator, device=generator.device)
+    drawn = drawn.mul_(2).sub_(1).to(x.device, non_blocking=True)  # from -1 to 1
+    aspect = x.shape[3] / x.shape[2]
+    angle, slant = drawn[0] * (math.pi / 180 * degrees), drawn[2] * shear
+    zoom = 1 / (1 + drawn[1] * scale)
+    right, down = 2 * shift * drawn[3], 2 * shift * drawn[4]
+    cos, sin = angle.cos() * zoom, angle.sin() * zoom
+    rows = [  # where each pixel comes from, in coordinates from -1 to 1
+        torch.stack([cos, (cos * slant - sin) / aspect, right], dim=1),
+        torch.stack([sin * aspect, sin * slant + cos, down], dim=1),
+    ]
+    grid = F.affine_grid(torch.stack(rows, dim=1), list(x.shape), align_corners=False)
+    moved = F.grid_sample(x.float(), grid, align_corners=False)
+    return moved.round_().to(torch.uint8)
 
 
 def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:
@@ -161,7 +148,7 @@ def _check_images(x: Tensor) -> None:
 
 
 TRANSFORMS: dict[str, Callable[..., Tensor]] = {
-    "affine": RandomAffine(),
+    "affine": random_affine,
     "crop": random_crop,
     "flip": random_flip,
     "randaugment": RandAugment(),
