@@ -18,13 +18,7 @@ from gradmix.data.datasets import DataSet
 from gradmix.data.image_folders.classes import Listing, list_images
 from gradmix.data.image_folders.read import Form, load_images, make_data_set
 from gradmix.data.image_folders.source import FileSource
-from gradmix.data.locate import (
-    DATA_VARIABLE,
-    TINY_IMAGENET,
-    locate_archive,
-    not_found,
-    search_path,
-)
+from gradmix.data.locate import DATA_VARIABLE, TINY_IMAGENET, locate_archive, not_found, search_path
 from gradmix.errors import CorruptFileError, InputError
 from gradmix.types import Samples
 
