@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmix.memory import class_priorities, herding_ranks
-from gradmix.memory.selection import kmeans_ranks
+from gradmix.memory.selection import class_priorities, herding_ranks, kmeans_ranks
 
 
 def features(count, size, seed):

@@ -20,14 +20,9 @@ _ROUNDING = 1e-3  # largest distance of 255 · float from a whole number
 _ROUNDING_OF_HALF = 0.07  # for float16: half of its last digit below 1, times 255
 
 
-def plain_tensor(value: Tensor, name: str) -> Tensor:
-    """Return a tensor on the CPU without gradient, conjugate or negative bit.
-
-    Raises:
-        InputError: It is sparse, nested or quantised, or has no values (meta device).
-    """
-    check_plain(value, name)
-    return value.detach().cpu().resolve_conj().resolve_neg()
+def is_integer(value: object) -> bool:
+    """Return whether a value is an integer of Python or NumPy, and not a boolean."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def check_plain(value: Tensor, name: str) -> None:
@@ -38,16 +33,17 @@ def check_plain(value: Tensor, name: str) -> None:
         "quantised": value.is_quantized,
         "meta": value.is_meta,
     }
-    for kind in (kind for kind, is_so in special.items() if is_so):
-        raise InputError(f"{name} is a {kind} tensor; pass a dense tensor that holds its values")
+    for kind, is_so in special.items():
+        if is_so:
+            raise InputError(f"{name} is a {kind} tensor; pass a dense tensor with its values")
 
 
 def as_array(value: npt.ArrayLike | Tensor, name: str) -> npt.NDArray[Any]:
     """Return anything that is like an array as a NumPy array; InputError for anything else."""
     if isinstance(value, Tensor):
-        value = plain_tensor(value, name)
+        check_plain(value, name)
         unknown = value.is_floating_point() and value.dtype not in _NUMPY_FLOATS
-        return (value.float() if unknown else value).numpy()
+        return (value.float() if unknown else value).numpy(force=True)
     if hasattr(value, "toarray"):
         raise InputError(f"{name} is a sparse matrix; pass {name}.toarray()")
     if np.ma.is_masked(value):
@@ -79,8 +75,7 @@ def _to_float32(array: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
 def image_stack(array: npt.NDArray[Any], name: str) -> Tensor:
     """Return images (N, H, W), (N, C, H, W) or (N, H, W, C) as uint8 (N, C, H, W).
 
-    Raises:
-        InputError: The array has another shape, or values that are not bytes or bytes / 255.
+    InputError for another shape, and for values that are neither bytes nor bytes / 255.
     """
     if array.dtype.kind in "iub" and array.size and array.min() >= 0 and array.max() <= 255:
         array = array.astype(np.uint8)
@@ -181,12 +176,11 @@ def read_items(dataset: Any, where: str) -> tuple[Tensor, list[int]]:
         item, at = dataset[index], f"{where}[{index}]"
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise InputError(f"{at} is a {type(item).__name__}; it must be a pair (image, label)")
-        image, label = item
+        image, label = _input(item[0], at), item[1]
         if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
             label = as_array(label, f"the label of {at}").item()
-        if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
+        if not is_integer(label):
             raise InputError(f"{at} has the label {label!r}; it must be an integer")
-        image = _input(image, at)
         if images and (image.shape, image.dtype) != (images[0].shape, images[0].dtype):
             raise InputError(
                 f"{at} is {image.dtype} of shape {tuple(image.shape)} and {where}[0] "

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gradmix.data.arrays import is_integer
 from gradmix.data.operations import BINS, OPERATIONS, functions
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
@@ -41,9 +42,9 @@ class RandAugment:
     magnitude: int = 14
 
     def __post_init__(self) -> None:
-        if not _is_int(self.num_ops) or self.num_ops < 1:
+        if not is_integer(self.num_ops) or self.num_ops < 1:
             raise InputError(f"num_ops is {self.num_ops!r}; it must be an integer of 1 or more")
-        if not _is_int(self.magnitude) or not 0 <= self.magnitude < BINS:
+        if not is_integer(self.magnitude) or not 0 <= self.magnitude < BINS:
             raise InputError(f"magnitude is {self.magnitude!r}; it must be an integer of 0 to 30")
 
     def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -51,27 +52,14 @@ class RandAugment:
         _check_images(x)
         shape, most = (self.num_ops, len(x)), 2 * len(OPERATIONS)
         drawn = torch.randint(most, shape, generator=generator, device=generator.device)
-        return self._apply(x, drawn)
+        return self.apply(x, drawn)
 
-    def apply(self, x: Tensor, operation: Tensor, negative: Tensor) -> Tensor:
-        """Apply `OPERATIONS[operation[i]]` to image i, reversed if `negative[i]`; both (N,)."""
-        _check_images(x)
-        if operation.shape != (len(x),) or negative.shape != (len(x),):
-            raise InputError(
-                f"operation has shape {tuple(operation.shape)} and negative "
-                f"{tuple(negative.shape)}; {len(x)} images need ({len(x)},) of both"
-            )
-        return self._apply(x, (2 * operation.long() + negative.bool())[None])
-
-    def _apply(self, x: Tensor, drawn: Tensor) -> Tensor:
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
         """Apply one row of `drawn` after another, 2 · operation + negative for each sample."""
         drawn, order = drawn.sort(dim=1, stable=True)
         edges = torch.arange(0, 2 * len(OPERATIONS) + 1, 2, device=drawn.device)
         edges = edges.repeat(len(drawn), 1)
         bounds = torch.searchsorted(drawn, edges).tolist()  # the only synchronisation
-        if len(x) and any((first, last) != (0, len(x)) for first, *_, last in bounds):
-            low, high = int(drawn.min()) // 2, int(drawn.max()) // 2
-            raise InputError(f"operation holds {low} to {high}; the operations are 0 to 13")
         back = order.argsort(dim=1).to(x.device, non_blocking=True)
         order = order.to(x.device, non_blocking=True)
         negative = (drawn & 1).to(x.device, non_blocking=True)
@@ -85,49 +73,36 @@ class RandAugment:
         return x
 
 
-@dataclass(frozen=True)
-class RandomAffine:
-    """Rotate, scale, shear and shift every image a little, about its centre.
+def random_affine(
+    x: Tensor,
+    *,
+    degrees: float = 10.0,
+    scale: float = 0.1,
+    shear: float = 0.1,
+    shift: float = 0.08,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return each image rotated, scaled, sheared and shifted a little about its centre.
 
-    Every sample draws all four uniformly. Pixels are interpolated bilinearly, black outside the
-    image.
-
-    Args:
-        degrees: Largest rotation to either side.
-        scale: Largest relative change of size.
-        shear: Largest horizontal shear, in pixels per pixel.
-        shift: Largest shift, as a share of the side.
+    Every sample draws all four uniformly, up to the given strengths to either side: a relative
+    change of size, a horizontal shear in pixels per pixel, a shift as a share of the side. Pixels
+    are interpolated bilinearly, black outside the image.
     """
-
-    degrees: float = 10.0
-    scale: float = 0.1
-    shear: float = 0.1
-    shift: float = 0.08
-
-    def __post_init__(self) -> None:
-        for name in ("degrees", "scale", "shear", "shift"):
-            value, limit = getattr(self, name), 180 if name == "degrees" else 0.99
-            if not 0 <= value <= limit:
-                raise InputError(f"{name} is {value!r}; it must be from 0 to {limit}")
-
-    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Return the transformed images, in new memory."""
-        _check_images(x)
-        drawn = torch.rand(5, len(x), generator=generator, device=generator.device)
-        drawn = drawn.mul_(2).sub_(1).to(x.device, non_blocking=True)  # from -1 to 1
-        angle, scale, shear, right, down = drawn
-        aspect = x.shape[3] / x.shape[2]
-        angle, shear = angle * (math.pi / 180 * self.degrees), shear * self.shear
-        zoom = 1 / (1 + scale * self.scale)
-        cos, sin = angle.cos() * zoom, angle.sin() * zoom
-        rows = [  # where each pixel comes from, in coordinates from -1 to 1
-            torch.stack([cos, (cos * shear - sin) / aspect, 2 * self.shift * right], dim=1),
-            torch.stack([sin * aspect, sin * shear + cos, 2 * self.shift * down], dim=1),
-        ]
-        theta = torch.stack(rows, dim=1)  # (N, 2, 3)
-        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
-        moved = F.grid_sample(x.float(), grid, align_corners=False)
-        return moved.round_().to(torch.uint8)
+    _check_images(x)
+    drawn = torch.rand(5, len(x), generator=generator, device=generator.device)
+    drawn = drawn.mul_(2).sub_(1).to(x.device, non_blocking=True)  # from -1 to 1
+    aspect = x.shape[3] / x.shape[2]
+    angle, slant = drawn[0] * (math.pi / 180 * degrees), drawn[2] * shear
+    zoom = 1 / (1 + drawn[1] * scale)
+    right, down = 2 * shift * drawn[3], 2 * shift * drawn[4]
+    cos, sin = angle.cos() * zoom, angle.sin() * zoom
+    rows = [  # where each pixel comes from, in coordinates from -1 to 1
+        torch.stack([cos, (cos * slant - sin) / aspect, right], dim=1),
+        torch.stack([sin * aspect, sin * slant + cos, down], dim=1),
+    ]
+    grid = F.affine_grid(torch.stack(rows, dim=1), list(x.shape), align_corners=False)
+    moved = F.grid_sample(x.float(), grid, align_corners=False)
+    return moved.round_().to(torch.uint8)
 
 
 def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:
@@ -136,7 +111,7 @@ def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> T
     This is the usual crop of CIFAR: pad with black, then cut out a window of the old size.
     """
     _check_images(x)
-    if not _is_int(padding) or padding < 0:
+    if not is_integer(padding) or padding < 0:
         raise InputError(f"padding is {padding!r}; it must be an integer of 0 or more")
     if len(x) == 0:
         return x.clone()
@@ -162,23 +137,18 @@ def random_flip(x: Tensor, *, generator: torch.Generator) -> Tensor:
     return both.index_select(0, torch.arange(len(x), device=x.device) + len(x) * mirrored)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _check_images(x: Tensor) -> None:
-    shaped = isinstance(x, Tensor) and x.ndim == 4 and x.shape[1] in (1, 3) and 0 not in x.shape[2:]
+    tensor = isinstance(x, Tensor)
+    shaped = tensor and x.ndim == 4 and x.shape[1] in (1, 3) and 0 not in x.shape[2:]
     if not shaped or x.dtype != torch.uint8:
-        tensor = isinstance(x, Tensor)
         found = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
         raise InputError(
-            f"x is {found}; it must be uint8 images (N, C, H, W) with C = 1 or 3, before "
-            "normalisation"
+            f"x is {found}; it must be uint8 images (N, C, H, W) with C = 1 or 3, not normalised"
         )
 
 
 TRANSFORMS: dict[str, Callable[..., Tensor]] = {
-    "affine": RandomAffine(),
+    "affine": random_affine,
     "crop": random_crop,
     "flip": random_flip,
     "randaugment": RandAugment(),
@@ -201,16 +171,11 @@ LUMA = (0.299, 0.587, 0.114)
 def second_view(
     x: Tensor, normalise: Normalise, *, smallest: float, generator: torch.Generator
 ) -> Tensor:
-    """Return another view of every sample, of the same shape.
+    """Return another view of network inputs, images (B, C, H, W) or rows (B, d).
 
-    Images are cropped and resized, and brightness and contrast change. Images with three channels
-    are also mirrored, and their colours change. Rows of numbers get some noise.
-
-    Args:
-        x: Network inputs: images (B, C, H, W) or rows (B, d).
-        normalise: How stored images became network inputs.
-        smallest: Smallest share of an image's area that a crop may have.
-        generator: Source of randomness, on the device of the inputs.
+    Images are cropped to at least `smallest` of their area and resized, and brightness and contrast
+    change. Images with three channels are also mirrored, and their colours change. Rows of numbers
+    get some noise.
     """
     if x.ndim != 4:
         noise = torch.randn(x.shape, generator=generator, device=x.device)

@@ -191,11 +191,7 @@ def _official(layout: CifarLayout) -> DataSet:
 
 
 def read_cifar(path: str | Path, layout: CifarLayout) -> DataSet:
-    """Return a data set from the tar.gz archive or from its unpacked folder.
-
-    Raises:
-        CorruptFileError: A file is missing, has the wrong size or holds an impossible label.
-    """
+    """Return a data set from the tar.gz archive or its unpacked folder; else CorruptFileError."""
     path = Path(path)
     counts = {**layout.train, **layout.test}
     content = _read_files(path, layout.archive.folder, (layout.class_names, *counts))

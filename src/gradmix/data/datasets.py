@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from gradmix.data.arrays import (
     check_plain,
+    is_integer,
     own_class_names,
     read_class_labels,
     read_inputs,
@@ -68,8 +69,8 @@ class DataSet:
         Raises:
             InputError: The number is not possible, or samples are held out already.
         """
-        total, whole = len(self.train.y), isinstance(validation, int)
-        if isinstance(validation, bool) or not whole or not 0 <= validation < total:
+        total = len(self.train.y)
+        if not is_integer(validation) or not 0 <= validation < total:
             raise InputError(
                 f"validation is {validation!r}; it must be an integer from 0 to {total - 1}"
             )
@@ -228,10 +229,7 @@ def check_alike(name: str, x: Tensor, first_name: str, first: Tensor) -> None:
 
 
 def _last_of_each_class(y: Tensor, count: int) -> Tensor:
-    """Return a mask of `count` samples from the ends of the classes; labels are sorted.
-
-    The last sample of each class is taken first, then the one before it.
-    """
+    """Return a mask of `count` samples: the last of each class, then the one before it, …."""
     ends = y.bincount().cumsum(dim=0)
     from_end = ends[y.long()] - 1 - torch.arange(len(y))
     held = torch.zeros(len(y), dtype=torch.bool)
@@ -274,8 +272,8 @@ def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
         for batch in x.split(_COUNTED_AT_ONCE):
             for total, values in zip(counts, batch.unbind(dim=1), strict=True):
                 total += values.flatten().bincount(minlength=256).cpu()
-        pairs = [_byte_statistics(channel) for channel in counts]
-        return tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs)
+        means, stds = zip(*map(_byte_statistics, counts), strict=True)
+        return means, stds
     constant = x.amax(dim=0) == x.amin(dim=0)
     std = x.double().std(dim=0, correction=0).masked_fill(constant, 1.0)
     return tuple(x.double().mean(dim=0).tolist()), tuple(std.tolist())

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gradmix.data.arrays import is_integer
 from gradmix.data.datasets import DataSet
 from gradmix.data.tasks import Benchmark, relabelled, resolve_class_order
 from gradmix.errors import InputError, UnknownNameError
@@ -57,7 +58,7 @@ def split_into_domains(
         >>> len(benchmark.tasks), benchmark.tasks[2].classes == tuple(range(10))
         (3, True)
     """
-    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 2:
+    if not is_integer(tasks) or tasks < 2:
         raise InputError(f"tasks is {tasks!r}; it must be an integer of 2 or more")
     if shift not in SHIFTS:
         raise UnknownNameError("domain shift", shift, SHIFTS)
@@ -65,11 +66,8 @@ def split_into_domains(
     train, test = relabelled(data, order, evaluate_on)
     generator = RandomStreams(seed).device(f"domains {shift}")
     if shift == "samples":
-        shares = [
-            _shares(part, tasks, name, generator)
-            for part, name in ((train, "training"), (test, "test"))
-        ]
-        parts = list(zip(*shares, strict=True))
+        new = _shares(train, tasks, "training", generator)
+        parts = list(zip(new, _shares(test, tasks, "test", generator), strict=True))
     else:
         x = data.train.x
         if not isinstance(x, Tensor):
@@ -79,10 +77,8 @@ def split_into_domains(
                 f"domain_shift is {shift!r}, which needs images; these are rows of {x.shape[1]} "
                 "numbers: give domain_shift 'samples'"
             )
-        parts = [
-            (train, test),
-            *(_shifted(train, test, shift, generator) for _ in range(tasks - 1)),
-        ]
+        others = [_shifted(train, test, shift, generator) for _ in range(tasks - 1)]
+        parts = [(train, test), *others]
     classes = tuple(range(len(order)))
     made = tuple(Task(number, classes, *part) for number, part in enumerate(parts, start=1))
     names = tuple(data.class_names[label] for label in order)

@@ -18,13 +18,7 @@ from gradmix.data.datasets import DataSet
 from gradmix.data.image_folders.classes import Listing, list_images
 from gradmix.data.image_folders.read import Form, load_images, make_data_set
 from gradmix.data.image_folders.source import FileSource
-from gradmix.data.locate import (
-    DATA_VARIABLE,
-    TINY_IMAGENET,
-    locate_archive,
-    not_found,
-    search_path,
-)
+from gradmix.data.locate import DATA_VARIABLE, TINY_IMAGENET, locate_archive, not_found, search_path
 from gradmix.errors import CorruptFileError, InputError
 from gradmix.types import Samples
 
@@ -60,15 +54,12 @@ def read_imagenet(folder: Path, *, num_classes: int, size: int = 224) -> DataSet
         )
     form = Form((3, size, size), "bilinear")
     x = load_images(listing, form, stream=True, skip=False, hint="").x
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    return make_data_set("imagenet", listing, x, *_to_bytes(mean, std))
+    mean, std = _in_bytes(0.485, 0.456, 0.406), _in_bytes(0.229, 0.224, 0.225)
+    return make_data_set("imagenet", listing, x, mean, std)
 
 
 def tiny_imagenet_200() -> DataSet:
-    """Return Tiny ImageNet: 100,000 + 10,000 photos of 64x64 in 200 classes, 1.4 GB of memory.
-
-    `gradmix.data.locate` finds it.
-    """
+    """Return Tiny ImageNet: 100,000 + 10,000 photos of 64x64 in 200 classes, 1.4 GB of memory."""
     path = locate_archive(TINY_IMAGENET)
     return read_tiny_imagenet(path, num_classes=200, train_per_class=500, num_test=10_000)
 
@@ -76,12 +67,9 @@ def tiny_imagenet_200() -> DataSet:
 def read_tiny_imagenet(
     path: str | Path, *, num_classes: int, train_per_class: int, num_test: int
 ) -> DataSet:
-    """Return the data set in a zip file or unpacked folder.
+    """Return the data set in a zip file or unpacked folder; CorruptFileError names a bad file.
 
     The name of a class is its first name in words.txt, or its wnid if there is none.
-
-    Raises:
-        CorruptFileError: A file or an image is missing or damaged; the message names it.
     """
     path = Path(path)
     source = FileSource(path) if path.is_dir() else FileSource(path, TINY_IMAGENET.folder)
@@ -111,15 +99,14 @@ def read_tiny_imagenet(
         Samples(_pixels(source, train), y),
         Samples(_pixels(source, list(test)), torch.tensor(list(test.values()))),
         _class_names(source, wnids),
-        *_to_bytes((0.4802, 0.4480, 0.3975), (0.2770, 0.2691, 0.2821)),
+        _in_bytes(0.4802, 0.4480, 0.3975),
+        _in_bytes(0.2770, 0.2691, 0.2821),
     )
 
 
-def _to_bytes(
-    mean: Sequence[float], std: Sequence[float]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _in_bytes(*statistics: float) -> tuple[float, ...]:
     """Return statistics of values from 0 to 1 as those of bytes."""
-    return tuple(value * 255 for value in mean), tuple(value * 255 for value in std)
+    return tuple(value * 255 for value in statistics)
 
 
 def _lines(source: FileSource, name: str) -> list[str]:

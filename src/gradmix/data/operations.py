@@ -1,40 +1,23 @@
 """The fourteen operations of RandAugment on batches of images.
 
 Results agree with Pillow bit by bit, like torchvision's RandAugment on Pillow images. Operations
-and strengths follow torchvision's `transforms/autoaugment.py`.
-
-kornia is not used, because it differs and is slower (kornia 0.9, 37 images of 3 × 32 × 32, one
-thread). Its equalize, posterize, solarize, brightness, min-max normalisation and translate agree
-with Pillow but take 1.5 to 50 times as long. Its contrast, saturation and sharpness differ by a
-grey level in 8 % of the pixels. Its rotate picks other neighbours near ties, and its shear has
-another centre.
+and strengths follow torchvision's `transforms/autoaugment.py`. kornia is not used: half of its
+operations differ from Pillow, and the others take 1.5 to 50 times as long.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-OPERATIONS = (
-    "Identity",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Rotate",
-    "Brightness",
-    "Color",
-    "Contrast",
-    "Sharpness",
-    "Posterize",
-    "Solarize",
-    "AutoContrast",
-    "Equalize",
-)
+_GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+_ENHANCED = ("Brightness", "Color", "Contrast", "Sharpness")
+_MAPPED = ("Posterize", "Solarize", "AutoContrast", "Equalize")
+OPERATIONS = ("Identity", *_GEOMETRIC, *_ENHANCED, *_MAPPED)
 """torchvision's fourteen, in its order."""
 
 BINS = 31  # magnitudes 0 … 30
@@ -51,9 +34,6 @@ def functions(magnitude: int) -> tuple[_Function, ...]:
     bits = 8 - int((torch.arange(BINS) / ((BINS - 1) / 4)).round()[magnitude])
     threshold = math.ceil(_bin(255.0, 0.0, magnitude))
 
-    def geometric(name: str) -> _Function:
-        return lambda x, negative: _affine(x, negative, name, magnitude)
-
     def enhanced(degenerate: Callable[[Tensor], Tensor]) -> _Function:
         # The factor is 1 + change, or 1 − change where negative, (n, 1, 1, 1).
         def enhance(x: Tensor, negative: Tensor) -> Tensor:
@@ -64,7 +44,7 @@ def functions(magnitude: int) -> tuple[_Function, ...]:
 
     return (
         lambda x, _: x,
-        *(geometric(name) for name in OPERATIONS[1:6]),
+        *(partial(_affine, name=name, magnitude=magnitude) for name in _GEOMETRIC),
         enhanced(lambda x: x.new_zeros(1)),  # black
         enhanced(_grey),
         enhanced(_mean_grey),

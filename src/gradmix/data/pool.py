@@ -103,12 +103,9 @@ class Pool:
         return x if self._ready else self.normalise(x)
 
     def augmented(self, index: Tensor, rows: Rows = ALL) -> Tensor:
-        """Return the network inputs of the samples at `index`, after random transforms if any.
+        """Return the network inputs of the samples at `index[rows]`, after random transforms.
 
-        Args:
-            index: The samples.
-            rows: Places in `index` of the inputs to return. Transforms are drawn for all samples,
-                so that the inputs of a row do not depend on which rows are returned.
+        Transforms are drawn for the whole index, so that a row does not depend on `rows`.
         """
         if not self._transforms:
             return self.inputs(index[rows])
@@ -211,12 +208,7 @@ class ClassIndex:
         return self._order[start + chosen]
 
     def at(self, classes: Tensor, uniform: Tensor) -> Tensor:
-        """Return one row for each of the given classes, which must have samples.
-
-        Args:
-            classes: Labels of any shape.
-            uniform: Float64 numbers in [0, 1) of the same shape; they choose the sample.
-        """
+        """Return one row for each of the given classes; float64 `uniform` in [0, 1) chooses it."""
         # In float64 the product stays below the count for any count under 2**53.
         within = (uniform * self._float_counts[classes]).long()
         return self._order[within.add_(self._start[classes])]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradmix.data.arrays import MOST_CLASSES, plain_tensor
+from gradmix.data.arrays import MOST_CLASSES, as_array, is_integer
 from gradmix.data.datasets import DataSet, check_alike, check_samples, complete_statistics
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.randomness import RandomStreams
@@ -91,36 +91,29 @@ def split_into_tasks(
     arrives, tested = task_of_class[train.y], task_of_class[test.y]  # task of each sample, (N,)
     if blur:
         arrives = _blurred(arrives, train.y, len(sizes), blur, seed)
-    of_tasks = ((train, arrives), (test, tested))
-    parts = [
-        [Samples(x[task == own], y[task == own]) for (x, y), task in of_tasks]
-        for own in range(len(sizes))
-    ]
-    tasks = tuple(
-        Task(number, tuple(train.y.unique().tolist()), train, test)
-        for number, (train, test) in enumerate(parts, start=1)
-    )
-    for task in tasks:
-        expected = (task_of_class == task.number - 1).nonzero().flatten().tolist()
-        missing = sorted(set(expected) - set(task.test.y.tolist()))
+    tasks = []
+    for task in range(len(sizes)):
+        new, held = (
+            Samples(x[own == task], y[own == task])
+            for (x, y), own in ((train, arrives), (test, tested))
+        )
+        expected = (task_of_class == task).nonzero().flatten().tolist()
+        missing = sorted(set(expected) - set(held.y.tolist()))
         if missing:
             raise InputError(
-                f"task {task.number} has no samples to evaluate classes {missing} on; every class "
+                f"task {task + 1} has no samples to evaluate classes {missing} on; every class "
                 "needs test samples, or validation samples with evaluate_on='validation'"
             )
+        tasks.append(Task(task + 1, tuple(new.y.unique().tolist()), new, held))
     names = tuple(data.class_names[label] for label in order)
     scenario = "blurry" if blur else "class-incremental"
-    return Benchmark(data.name, tasks, names, order, data.mean, data.std, scenario)
+    return Benchmark(data.name, tuple(tasks), names, order, data.mean, data.std, scenario)
 
 
 def relabelled(
     data: DataSet, order: Sequence[int], evaluate_on: str = "test"
 ) -> tuple[Samples, Samples]:
-    """Return training and evaluation samples whose labels count classes in order of arrival.
-
-    Raises:
-        InputError: A class has no training samples, or there is nothing to evaluate on.
-    """
+    """Return training and evaluation samples whose labels count classes in order of arrival."""
     counts = torch.bincount(data.train.y.long(), minlength=len(data.class_names))
     empty = [data.class_names[label] for label in (counts == 0).nonzero().flatten().tolist()]
     if empty:
@@ -200,12 +193,11 @@ def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> t
 
 def _task_sizes(increments: int | Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Return the number of classes of each task; InputError unless they add up to all classes."""
-    if isinstance(increments, (int, np.integer)) and _is_integer(increments):
+    if isinstance(increments, (int, np.integer)) and is_integer(increments):
         size = int(increments)
         if not 1 <= size <= num_classes:
             raise InputError(
-                f"increments is {size}; it must be from 1 to the {num_classes} classes of the data "
-                "set"
+                f"increments is {size}; it must be from 1 to the {num_classes} classes"
             )
         count, rest = divmod(num_classes, size)
         if rest:
@@ -227,15 +219,12 @@ def _task_sizes(increments: int | Sequence[int], num_classes: int) -> tuple[int,
 
 def _integers(name: str, values: object) -> tuple[int, ...]:
     """Return a sequence, array or tensor of whole numbers as a tuple."""
-    listed: object = plain_tensor(values, name) if isinstance(values, Tensor) else values
-    listed = listed.tolist() if isinstance(listed, (np.ndarray, Tensor)) else listed
-    if not isinstance(listed, Sequence) or not all(map(_is_integer, listed)):
+    listed: object = values
+    if isinstance(values, (np.ndarray, Tensor)):
+        listed = as_array(values, name).tolist()
+    if not isinstance(listed, Sequence) or not all(map(is_integer, listed)):
         raise InputError(f"{name} is {values!r}; it must be integers")
-    return tuple(int(value) for value in listed)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return tuple(map(int, listed))
 
 
 # --- the tasks of a caller -----------------------------------------------------------------------

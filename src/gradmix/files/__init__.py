@@ -6,15 +6,7 @@ from the file, limits memory by the size of the file, and accepts only what `wri
 writes. See docs/files.md.
 """
 
-from gradmix.files._container import VERSION, Manifest
 from gradmix.files.atomic_write import locked
 from gradmix.files.state_file import read_manifest, read_state_file, write_state_file
 
-__all__ = [
-    "VERSION",
-    "Manifest",
-    "locked",
-    "read_manifest",
-    "read_state_file",
-    "write_state_file",
-]
+__all__ = ["locked", "read_manifest", "read_state_file", "write_state_file"]

@@ -22,7 +22,6 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gradmix.errors import FileError, InputError
-from gradmix.files._encoding import Damaged
 from gradmix.files.schema import MOST_CONTAINERS, Schema, first_violation, parse_json, refuse
 
 HERE = version_of("gradmix")
@@ -74,33 +73,29 @@ def compose(kind: str, members: Sequence[Member], written_by: str = HERE) -> byt
 
 
 def parse(text: bytes) -> Manifest:
-    """Return the manifest of a file that this version of gradmix can read.
-
-    Raises:
-        Damaged: If the manifest is invalid or has another version.
-    """
-    values = from_json(text, "manifest")
+    """Return the manifest; FileError if it is invalid or has another version."""
+    values = parse_json(text, "its manifest")
     try:
         about = _Versioned.model_validate(values)
         if about.version > VERSION:
-            raise Damaged(
+            raise FileError(
                 f"it has version {about.version} of the format, written by gradmix "
                 f"{about.gradmix}; this is gradmix {HERE}, which reads up to version {VERSION}: "
                 f"install {about.gradmix} or later"
             )
         if about.version < VERSION:
-            raise Damaged(
+            raise FileError(
                 f"it has version {about.version} of the format, from before the first release of "
                 "gradmix: learn again, or read it with the gradmix that wrote it"
             )
         return Manifest.model_validate(values)
     except ValidationError as error:
         reason = first_violation(error)[:200]
-        raise Damaged(f"its manifest is not that of a gradmix file: {reason}") from None
+        raise FileError(f"its manifest is not that of a gradmix file: {reason}") from None
 
 
 def to_json(value: Any) -> bytes:
-    """Return strict, compact JSON that `from_json` accepts."""
+    """Return strict, compact JSON that `parse_json` accepts."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except ValueError as error:
@@ -111,14 +106,6 @@ def to_json(value: Any) -> bytes:
             "put long lists of numbers into tensors"
         )
     return text
-
-
-def from_json(text: bytes, what: str) -> Any:
-    """Return the values of the part of a file called `what`, within the limits of `parse_json`."""
-    try:
-        return parse_json(text, f"its {what}")
-    except FileError as error:
-        raise Damaged(str(error)) from None
 
 
 # --- the zip --------------------------------------------------------------------------------

@@ -62,10 +62,6 @@ Fill = Callable[[memoryview], None]
 """Fills a buffer with the next bytes of the file."""
 
 
-class Damaged(Exception):  # noqa: N818 (internal: readers turn it into a FileError)
-    """A file is invalid; the message says why."""
-
-
 class Encoder:
     """Turns values into JSON values and collects the tensors by name."""
 
@@ -126,7 +122,7 @@ def decode(value: Any, tensors: dict[str, Tensor], depth: int = 0) -> Any:
     if kind not in (dict, list):
         return value
     if depth > DEPTH:
-        raise Damaged(f"its values are nested more than {DEPTH} levels deep")
+        raise FileError(f"its values are nested more than {DEPTH} levels deep")
     if kind is list:
         return [decode(item, tensors, depth + 1) for item in value]
     marks = [key for key in value if key[:1] == "$"]
@@ -141,22 +137,22 @@ def decode(value: Any, tensors: dict[str, Tensor], depth: int = 0) -> Any:
         return _decode_dict(content, tensors, depth + 1)
     if marks[0] == "$tensor" and len(value) == len(marks) and isinstance(content, str):
         if content not in tensors:
-            raise Damaged(f"its state refers to the missing tensor {content[:80]!r}")
+            raise FileError(f"its state refers to the missing tensor {content[:80]!r}")
         if len(value) == 1:
             return tensors.pop(content)
         if marks == ["$tensor", "$strides"]:
             return _laid_out(tensors.pop(content), value["$strides"])
-    raise Damaged(f"its state has an object with the unknown keys {', '.join(marks)[:80]}")
+    raise FileError(f"its state has an object with the unknown keys {', '.join(marks)[:80]}")
 
 
 def _decode_dict(items: list[Any], tensors: dict[str, Tensor], depth: int) -> dict[Any, Any]:
     result = {}
     for item in items:
         if not (isinstance(item, list) and len(item) == 2):
-            raise Damaged("its state has a $dict that is not a list of keys and values")
+            raise FileError("its state has a $dict that is not a list of keys and values")
         key, content = (decode(part, tensors, depth) for part in item)
         if not (key is None or isinstance(key, str | int | float)):
-            raise Damaged(f"its state has a key of type {type(key).__name__}")
+            raise FileError(f"its state has a key of type {type(key).__name__}")
         result[key] = content
     return result
 
@@ -169,7 +165,7 @@ def _laid_out(tensor: Tensor, strides: Any) -> Tensor:
         shape = torch.Size(sizes[axis] for axis in range(tensor.ndim))
         if _dense(shape, strides):
             return tensor.as_strided(shape, strides)
-    raise Damaged(f"its state has strides {str(strides)[:80]} for shape {tuple(tensor.shape)}")
+    raise FileError(f"its state has strides {str(strides)[:80]} for shape {tuple(tensor.shape)}")
 
 
 def _by_stride(strides: Sequence[int]) -> list[int]:
@@ -254,45 +250,44 @@ def read_tensors(size: int, fill: Fill) -> dict[str, Tensor]:
     """Return the tensors of a member of `size` bytes; sizes are checked before memory is allocated.
 
     Raises:
-        Damaged: If the header is invalid or does not fit the size.
+        FileError: If the header is invalid or does not fit the size.
     """
     if size < 8:
-        raise Damaged(f"its tensors have {size} bytes, too few for a header")
+        raise FileError(f"its tensors have {size} bytes, too few for a header")
     prefix = bytearray(8)
     fill(memoryview(prefix))
     length = int.from_bytes(prefix, "little")
     if length > min(size - 8, HEADER_LIMIT):
-        raise Damaged(f"its tensors claim a header of {length} bytes; the member has {size}")
+        raise FileError(f"its tensors claim a header of {length} bytes; the member has {size}")
     header = bytearray(length)
     fill(memoryview(header))
     entries = _read_header(bytes(header), size - 8 - length)
+    there = 0
     with suppress(AttributeError, OSError, ValueError):  # the system does not tell its memory
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if 0 < there < size:  # a sparse file takes no space on disk
-            raise Damaged(f"its tensors need {size} bytes of memory; this machine has {there}")
+    if 0 < there < size:  # a sparse file takes no space on disk
+        raise FileError(f"its tensors need {size} bytes of memory; this machine has {there}")
     return {name: _read(name, entry, fill) for name, entry in entries.items()}
 
 
 def _read_header(text: bytes, size: int) -> dict[str, Entry]:
     """Return the entries of a header in the order of their bytes, which must be `size` in total."""
+    header = parse_json(text, "the header of its tensors")
+    if isinstance(header, dict):
+        header.pop("__metadata__", None)
     try:
-        header = parse_json(text, "the header of its tensors")
-        if isinstance(header, dict):
-            header.pop("__metadata__", None)
         found = _Header.validate_python(header)
-    except FileError as error:
-        raise Damaged(str(error)) from None
     except ValidationError as error:
-        raise Damaged(f"the header of its tensors: {first_violation(error)[:200]}") from None
+        raise FileError(f"the header of its tensors: {first_violation(error)[:200]}") from None
     entries = dict(sorted(found.items(), key=lambda item: item[1].data_offsets))
     place = 0
     for name, entry in entries.items():
         begin, end = entry.data_offsets
         if begin != place:
-            raise Damaged(f"its tensor {name[:80]!r} starts at {begin}, not at {place}")
+            raise FileError(f"its tensor {name[:80]!r} starts at {begin}, not at {place}")
         place = end
     if place != size:
-        raise Damaged(f"its tensors end at byte {place} of {size}")
+        raise FileError(f"its tensors end at byte {place} of {size}")
     return entries
 
 
@@ -302,8 +297,8 @@ def _read(name: str, entry: Entry, fill: Fill) -> Tensor:
         flat = torch.empty(end - begin, dtype=torch.uint8)
         fill(flat.numpy().data)
         if entry.dtype == "BOOL" and len(flat) and int(flat.max()) > 1:
-            raise Damaged(f"its tensor {name[:80]!r} has booleans other than 0 and 1")
+            raise FileError(f"its tensor {name[:80]!r} has booleans other than 0 and 1")
         return flat.view(DTYPES[entry.dtype]).view(entry.shape)
     except RuntimeError as error:  # PyTorch: not enough memory, or an impossible shape
         reason = str(error).splitlines()[0]
-        raise Damaged(f"its tensor {name[:80]!r} cannot be created: {reason}") from None
+        raise FileError(f"its tensor {name[:80]!r} cannot be created: {reason}") from None

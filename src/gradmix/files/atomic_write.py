@@ -186,9 +186,6 @@ class ClaimFile:
 
     filelock's own claim files are not used: they never expire where a file system cannot exchange
     two names, as NFS and Lustre cannot.
-
-    Args:
-        path: The claim file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -196,11 +193,7 @@ class ClaimFile:
         self._released = Event()
 
     def acquire(self, timeout: float) -> None:
-        """Create the claim file; wait for another holder up to `timeout` seconds, -1 without limit.
-
-        Raises:
-            Timeout: If another holder keeps the lock longer.
-        """
+        """Create the claim file; wait up to `timeout` seconds, -1 without limit, or Timeout."""
         from filelock import Timeout
 
         started = time.monotonic()

@@ -41,10 +41,7 @@ class Schema(BaseModel):
 class TensorOf:
     """Declares a tensor field; use as `Annotated[Tensor, TensorOf(torch.int64, ndim=1)]`.
 
-    Args:
-        dtypes: The dtypes that are allowed; none given means any.
-        ndim: The number of dimensions; None means any.
-        finite: Whether NaN and infinity are refused.
+    Without dtypes or `ndim`, any are allowed. `finite` refuses NaN and infinity.
     """
 
     def __init__(self, *dtypes: torch.dtype, ndim: int | None = None, finite: bool = False) -> None:
@@ -80,16 +77,7 @@ def refuse(message: str) -> NoReturn:
 
 
 def validate(schema: type[S], value: Any, path: Path) -> S:
-    """Return `value` as an instance of `schema`.
-
-    Args:
-        schema: The declared structure.
-        value: What the file contains, usually nested dicts and lists.
-        path: The file, for the error message.
-
-    Raises:
-        FileError: If the value violates the schema; the message names the file and the field.
-    """
+    """Return the content of the file `path` as a `schema`; a FileError names file and field."""
     try:
         return schema.model_validate(value)
     except ValidationError as error:
@@ -108,11 +96,7 @@ def first_violation(error: ValidationError) -> str:
 
 
 def open_regular(path: Path) -> FileIO:
-    """Open a regular file for reading, without a buffer; a pipe or device is refused at once.
-
-    Raises:
-        FileError: If the file cannot be opened or is not a regular file.
-    """
+    """Open a regular file for reading, without a buffer; FileError for a pipe or device."""
     name = os.fspath(path)
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer.
@@ -129,11 +113,7 @@ def open_regular(path: Path) -> FileIO:
 
 
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the content of a regular file of at most `most_bytes` bytes.
-
-    Raises:
-        FileError: If the file cannot be read, is not a regular file or is too large.
-    """
+    """Return the content of a regular file; FileError above `most_bytes` bytes."""
     name = os.fspath(path)
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -146,13 +126,10 @@ def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: bytes, name: str) -> Any:
-    """Return the values of a JSON text; NaN and infinity are refused.
+    """Return the values of a JSON text; a FileError refuses NaN, infinity and too many containers.
 
     Python's own parser keeps lone surrogates, which occur in the names of files. Faster parsers
     refuse them.
-
-    Raises:
-        FileError: If the text is not JSON, is nested too deeply or has too many containers.
     """
     containers = text.count(b"[") + text.count(b"{")
     if containers > MOST_CONTAINERS:

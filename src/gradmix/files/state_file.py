@@ -17,13 +17,11 @@ from xxhash import xxh3_128
 from gradmix.errors import FileError, InputError
 from gradmix.files import _container
 from gradmix.files._container import MANIFEST, STATE, STATE_LIMIT, TENSORS, Manifest, Member
-from gradmix.files._encoding import Damaged, Encoder, Fill, decode, read_tensors, to_buffers
+from gradmix.files._encoding import Encoder, Fill, decode, read_tensors, to_buffers
 from gradmix.files.atomic_write import replacing
-from gradmix.files.schema import open_regular
+from gradmix.files.schema import Path, open_regular, parse_json
 
 CHUNK = 1 << 20  # bytes to read and hash at a time
-
-Path = str | os.PathLike[str]
 
 # --- writing --------------------------------------------------------------------------------
 
@@ -89,19 +87,19 @@ def read_state_file(path: Path, kind: str) -> dict[str, Any]:
     with _opened(path) as (file, size):
         own, manifest = _read_manifest(file, size)
         if manifest.kind != kind:
-            raise Damaged(f"it is of the kind {manifest.kind[:40]!r}, not {kind!r}")
+            raise FileError(f"it is of the kind {manifest.kind[:40]!r}, not {kind!r}")
         members = [own, *manifest.members]
         _check_layout(file, size, members)
         _, state_at, tensors_at, _ = _container.offsets(members)
         text = bytearray(members[1].size)
         with _checked(file, state_at, members[1]) as fill:
             fill(memoryview(text))
-        values = _container.from_json(bytes(text), "state")
+        values = parse_json(bytes(text), "its state")
         with _checked(file, tensors_at, members[2]) as fill:
             tensors = read_tensors(members[2].size, fill)
         state = decode(values, tensors)
         if tensors or not isinstance(state, dict):
-            raise Damaged("its tensors do not belong to its state")
+            raise FileError("its tensors do not belong to its state")
         return state
 
 
@@ -113,38 +111,36 @@ def read_manifest(path: Path) -> Manifest:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BufferedIOBase, int]]:
-    """Open a regular file and return it with its size; turn every problem into a FileError."""
-    name = os.fspath(path)
+    """Open a regular file and return it with its size; a FileError of the block names the file."""
+    name, opened = os.fspath(path), open_regular(path)
     try:
-        with BufferedReader(open_regular(path)) as file:
+        with BufferedReader(opened) as file:
             yield file, os.fstat(file.fileno()).st_size
-    except Damaged as problem:
+    except FileError as problem:
         raise FileError(
             f"{name} cannot be used: {problem}; give a complete file written by gradmix"
         ) from None
     except MemoryError:
         raise FileError(f"{name} cannot be used: there is not enough memory to read it") from None
     except OSError as error:
-        if isinstance(error, FileError):
-            raise
         raise FileError(f"{name!r} cannot be read: {error}") from error
 
 
 def _read_manifest(file: BufferedIOBase, size: int) -> tuple[Member, Manifest]:
     if size == 0:
-        raise Damaged("it is empty")
+        raise FileError("it is empty")
     length = _container.header_length(MANIFEST)
     header = file.read(length)
     own = _container.read_local_header(header, MANIFEST)
     if own is None:
         other = header[:2] == b"PK"
         what = "it is a zip of another program" if other else f"it starts with {header[:8]!r}"
-        raise Damaged(f"it is not a gradmix file, or damaged ({what})")
+        raise FileError(f"it is not a gradmix file, or damaged ({what})")
     if own.size > min(_container.MANIFEST_LIMIT, size - length):
-        raise Damaged(f"its manifest claims {own.size} bytes; it is truncated or damaged")
+        raise FileError(f"its manifest claims {own.size} bytes; it is truncated or damaged")
     text = file.read(own.size)
     if zlib.crc32(text) != own.crc32:
-        raise Damaged(f"its {MANIFEST} is damaged: the checksum differs")
+        raise FileError(f"its {MANIFEST} is damaged: the checksum differs")
     return own, _container.parse(text)
 
 
@@ -153,7 +149,7 @@ def _check_layout(file: BufferedIOBase, size: int, members: Sequence[Member]) ->
     places, closing = _container.offsets(members), _container.directory(members)
     expected_size = places[-1] + len(closing)
     if size != expected_size:
-        raise Damaged(
+        raise FileError(
             f"it has {size} bytes where its manifest says {expected_size}: it is truncated, "
             "damaged or changed by another program"
         )
@@ -161,7 +157,7 @@ def _check_layout(file: BufferedIOBase, size: int, members: Sequence[Member]) ->
     for place, expected in zip(places, headers, strict=True):
         file.seek(place)
         if file.read(len(expected)) != expected:
-            raise Damaged(
+            raise FileError(
                 f"its zip structure at byte {place} is damaged or written by another program"
             )
 
@@ -176,9 +172,9 @@ def _checked(file: BufferedIOBase, place: int, member: Member) -> Iterator[Fill]
         for start in range(0, len(buffer), CHUNK):
             piece = buffer[start : start + CHUNK]
             if file.readinto(piece) < len(piece):
-                raise Damaged(f"it ends within {member.name}")
+                raise FileError(f"it ends within {member.name}")
             digest.update(piece)
 
     yield fill
     if digest.hexdigest() != member.xxh3:
-        raise Damaged(f"its {member.name} is damaged: the checksum differs")
+        raise FileError(f"its {member.name} is damaged: the checksum differs")

@@ -168,10 +168,9 @@ class ReplayMemory:
         """Change the budget; exemplars beyond it are dropped."""
         self.exemplars_per_class, self.total = exemplars_per_class, total
         if len(self):
-            kept = self._lowest(self.y, self._priority)
-            chosen = torch.ones_like(self.y, dtype=torch.bool)
-            chosen[kept] = False
-            self.split_off(chosen)
+            beyond = torch.ones_like(self.y, dtype=torch.bool)
+            beyond[self._lowest(self.y, self._priority)] = False
+            self.split_off(beyond)
 
     def split_off(self, chosen: Tensor) -> Kept:
         """Remove and return the exemplars where the mask `chosen` is true; `add` restores them."""
@@ -225,14 +224,9 @@ class ReplayMemory:
 
 
 def first_of_each_class(labels: Tensor, priority: Tensor, quota: Tensor) -> Tensor:
-    """Return the rows of the `quota[c]` samples of each class c with the lowest priority.
+    """Return the rows of up to `quota[c]` samples of each class c with the lowest priority.
 
     The rows are sorted by class, then by priority; equal priorities keep their order.
-
-    Args:
-        labels: Class of each sample, int64 (N,).
-        priority: Priority of each sample, (N,).
-        quota: Largest number of samples of each class, (C,).
     """
     by_priority = priority.argsort(stable=True)
     order = by_priority[labels[by_priority].argsort(stable=True)]

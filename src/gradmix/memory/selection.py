@@ -20,17 +20,10 @@ from torch.nn import functional as F
 def class_priorities(
     rule: str, features: Tensor, labels: Tensor, quota: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """Return the priorities of samples by a rule that looks at the samples of a class together.
+    """Return the priorities (N,) of samples by "herding" or "kmeans" of their features (N, d).
 
     A priority is a rank as a share of the class, so the more samples of a class arrive at once,
-    the more of its exemplars come from there.
-
-    Args:
-        rule: "herding" or "kmeans".
-        features: What the rule compares, (N, d).
-        labels: Class of each sample, (N,).
-        quota: Number of exemplars of each class, by label.
-        generator: Source of randomness; herding draws nothing.
+    the more of its exemplars come from there. `quota` is the number of exemplars of each class.
     """
     priority = torch.empty(len(labels), dtype=torch.float64, device=labels.device)
     for label in labels.unique().tolist():
@@ -47,11 +40,8 @@ def herding_ranks(features: Tensor, most: int) -> Tensor:
     """Return the rank at which herding chooses each sample of one class, (n,).
 
     Each turn chooses the sample that brings the mean of the chosen nearest to the mean of all
-    (Welling 2009, as used by iCaRL, Rebuffi et al., CVPR 2017).
-
-    Args:
-        features: Embeddings, (n, d); they are scaled to length 1.
-        most: Number of samples to choose; all others share the last rank.
+    (Welling 2009, as used by iCaRL, Rebuffi et al., CVPR 2017). Features (n, d) are scaled to
+    length 1. All samples after the first `most` share the last rank.
     """
     x = F.normalize(features, dim=1)
     mean = x.mean(dim=0)
@@ -71,12 +61,7 @@ def kmeans_ranks(features: Tensor, most: int, generator: torch.Generator) -> Ten
 
     The samples are clustered into as many clusters as exemplars. The exemplars are the samples
     nearest to the centres. The largest cluster comes first, so it is the last to lose its exemplar
-    if the quota shrinks.
-
-    Args:
-        features: What is clustered, (n, d).
-        most: Number of samples to choose; all others share the last rank.
-        generator: Seeds the first centres (k-means++).
+    if the quota shrinks. All samples after the first `most` share the last rank.
     """
     from sklearn.cluster import KMeans  # slow to import and rarely needed
     from sklearn.exceptions import ConvergenceWarning
@@ -144,31 +129,20 @@ class GreedyBuffer:
             index, directions = index[rest], directions.rows(rest)
 
     def _offer(self, index: Tensor, directions: Directions, generator: torch.Generator) -> None:
-        scores = self._similarity(directions, generator)
         if self._kept is None:
-            self.index, self.scores = index, scores
+            self.index, self.scores = index, torch.full_like(directions.residuals[:, 0], 1.1)
             self._kept = Directions(*(part.clone() for part in directions))
-        elif len(self.index) < self.capacity:
+            return
+        device = directions.residuals.device
+        some = torch.randperm(len(self.index), generator=generator, device=device)[: self.compared]
+        scores = directions.cosines(self._kept.rows(some)).amax(dim=1) + 1
+        if len(self.index) < self.capacity:
             self.index = torch.cat([self.index, index])
             self.scores = torch.cat([self.scores, scores])
             self._kept = Directions(
                 *(torch.cat(pair) for pair in zip(self._kept, directions, strict=True))
             )
-        else:
-            self._compete(index, scores, directions, generator)
-
-    def _similarity(self, directions: Directions, generator: torch.Generator) -> Tensor:
-        """Return the highest cosine with some kept samples, plus 1; 1.1 for the first sample."""
-        if self._kept is None:
-            return torch.full_like(directions.residuals[:, 0], 1.1)
-        device = directions.residuals.device
-        some = torch.randperm(len(self.index), generator=generator, device=device)[: self.compared]
-        return directions.cosines(self._kept.rows(some)).amax(dim=1) + 1
-
-    def _compete(
-        self, index: Tensor, scores: Tensor, directions: Directions, generator: torch.Generator
-    ) -> None:
-        assert self._kept is not None
+            return
         low, high = self.scores.min(), self.scores.max()
         chance = (self.scores - low) / (high - low + 0.01) + 1e-6
         places = torch.multinomial(chance, len(index), generator=generator)

@@ -97,15 +97,13 @@ def list_images(
     train, skipped = _class_folders(top.below("train"))
     test, more = _class_folders(part)
     folder = part.path.rstrip("/")
-    for present, absent, classes in (
-        ("train", folder, sorted(set(train) - set(test))),
-        (folder, "train", sorted(set(test) - set(train))),
-    ):
-        if classes:
-            raise InputError(
-                f"{top.source.path_of('')}: class {classes[0]!r} is in {present} but not in "
-                f"{absent}; both need the same folders"
-            )
+    unmatched = sorted(set(train) ^ set(test))
+    if unmatched:
+        present, absent = ("train", folder) if unmatched[0] in train else (folder, "train")
+        raise InputError(
+            f"{top.source.path_of('')}: class {unmatched[0]!r} is in {present} but not in "
+            f"{absent}; both need the same folders"
+        )
     return _listing(top.source, train, test, skipped + more)
 
 

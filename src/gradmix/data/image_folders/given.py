@@ -61,13 +61,8 @@ def read_photos(
 ) -> Tensor:
     """Return photos as uint8 (N, C, H, W), resized like the photos of a folder.
 
-    Args:
-        items: The photos, of any kinds. A folder means all photos in it, sorted by name.
-        name: The name of the argument in messages.
-        shape: Resize photos to this (C, H, W).
-        size: Without a shape, resize photos to `size` x `size`.
-        largest: As for `read_folder`.
-        stream: As for `read_folder`.
+    A folder among the items means all photos in it, sorted by name. Messages call the argument
+    `name`. The other parameters are those of `read_folder`.
 
     Raises:
         InputError: An item is not a photo.
@@ -80,11 +75,7 @@ def read_photos(
 
 
 def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:
-    """Return the width and height of photos without decoding them.
-
-    Raises:
-        CorruptFileError: A photo cannot be read; the message names it.
-    """
+    """Return the width and height of photos without decoding; CorruptFileError names a bad one."""
     source = GivenPhotos(items, name)
     headers, unreadable = read_headers(source, source.names)
     for message in unreadable.values():

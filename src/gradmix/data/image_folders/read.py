@@ -12,29 +12,14 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from gradmix.data.arrays import is_integer
 from gradmix.data.datasets import DataSet, complete_statistics
-from gradmix.data.image_folders.classes import (
-    Listing,
-    find_classes,
-    has_test_classes,
-    list_images,
-)
-from gradmix.data.image_folders.decode import (
-    RESAMPLING,
-    Header,
-    ImageFiles,
-    read_headers,
-)
+from gradmix.data.image_folders.classes import Listing, find_classes, has_test_classes, list_images
+from gradmix.data.image_folders.decode import RESAMPLING, Header, ImageFiles, read_headers
 from gradmix.data.image_folders.source import FileSource, is_archive
 from gradmix.data.stream import StreamedImages
-from gradmix.errors import (
-    CorruptFileError,
-    DataNotFoundError,
-    DataWarning,
-    InputError,
-    UnknownNameError,
-)
-from gradmix.paths import existing_path
+from gradmix.errors import CorruptFileError, DataWarning, InputError, UnknownNameError
+from gradmix.paths import checked_path, existing_path
 from gradmix.types import Samples
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are held in memory
@@ -84,12 +69,9 @@ def load_images(
         listing: The images.
         form: Their form, or a function that chooses it from the headers of the readable images.
         stream: Leave the images in their files; None: if they do not fit into `IN_MEMORY`.
-        skip: Skip images that cannot be read; otherwise they are refused. Streamed images are
-            checked before use only if `skip` is true.
+        skip: Skip images that cannot be read; otherwise, or if none can be read, CorruptFileError
+            refuses them. Streamed images are checked before use only if `skip` is true.
         hint: End of the message that refuses images.
-
-    Raises:
-        CorruptFileError: Images cannot be read and `skip` is false, or no image can be read.
     """
     count = len(listing.names)
     skipped: list[str] = []
@@ -174,11 +156,9 @@ def _some(reasons: Sequence[str]) -> str:
 
 def has_own_test(path: str | os.PathLike[str]) -> bool:
     """Return whether a folder or archive has test classes beside the training classes."""
-    try:
-        found = existing_path(path)
-    except DataNotFoundError:
-        return False
-    return (found.is_dir() or is_archive(found)) and has_test_classes(FileSource(found))
+    found = checked_path(path)
+    readable = os.path.isdir(found) or (os.path.isfile(found) and is_archive(found))
+    return readable and has_test_classes(FileSource(found))
 
 
 def channels_of(headers: Collection[Header]) -> int:
@@ -259,8 +239,7 @@ def from_folder(
         >>> data.class_names, data.train.x.shape, data.test.y.tolist()
         (('cat', 'dog'), torch.Size([4, 3, 16, 16]), [0, 1])
     """
-    is_whole = isinstance(size, int) and not isinstance(size, bool)
-    if size is not None and not (is_whole and 1 <= size <= _LARGEST):
+    if size is not None and not (is_integer(size) and 1 <= size <= _LARGEST):
         raise InputError(f"size is {size!r}; it must be a number of pixels from 1 to {_LARGEST}")
     if channels not in (None, 1, 3):
         raise InputError(f"channels is {channels!r}; it must be 1 or 3")
@@ -270,8 +249,7 @@ def from_folder(
         raise UnknownNameError("value of corrupt", corrupt, ("refuse", "skip"))
     if not 0 < test_fraction < 1:
         raise InputError(f"test_fraction is {test_fraction}; it must be between 0 and 1")
-    found = existing_path(path)
-    source = FileSource(found)
+    source = FileSource(existing_path(path))
     stream = True if stream is None and source.in_shards else stream
     listing = list_images(source, test_fraction=test_fraction)
 
@@ -304,14 +282,12 @@ def from_folder(
                 f"{listing.source.path_of('')}: no {part} image of class "
                 f"{listing.classes[lost[0]]!r} can be read"
             )
-    whole_path = found.resolve()
+    whole_path = source.path.resolve()
     own_name = whole_path.name if whole_path.is_dir() else whole_path.stem
     data = make_data_set(name or own_name, listing, x, mean, std)
-    warned = list(listing.skipped)
-    if unreadable:
-        many = f"skipped {len(unreadable)} unreadable images{_some(unreadable)}"
-        warned.insert(0, f"{found}: {many}")
-    for text in warned:
+    many = f"{source.path}: skipped {len(unreadable)} unreadable images"
+    warned = [f"{many}{_some(unreadable)}"] if unreadable else []
+    for text in (*warned, *listing.skipped):
         warnings.warn(text, DataWarning, stacklevel=2)
     return replace(data, skipped=(*unreadable, *listing.skipped))
 
