@@ -20,7 +20,7 @@ from gradmix.methods.memo import Expanding, ExpandingOptions, SpecialisedNetwork
 from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.mixing.plan import check_rows
-from gradmix.models.network import check_splittable, new_linear, remove_head
+from gradmix.models.network import Network, new_linear, remove_head
 from gradmix.types import MixedBatch, Samples
 
 
@@ -60,13 +60,16 @@ class DERExpandable(Expanding):
 
     options_type: ClassVar[type[Options]] = DERExpandableOptions
     options: DERExpandableOptions
+    other_state: ClassVar[tuple[str, ...]] = ("balanced",)
 
-    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        first = check_splittable(model, "DER-expandable")
-        head = first.head
-        net = SpecialisedNetwork(None, remove_head(first), head, first.draws_randomly)
-        super().__init__(net, *args, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.balanced: Tensor | None = None  # pool rows on which the classifier is trained
+
+    def extended(self, first: Network) -> SpecialisedNetwork:
+        """Return a network to which whole networks can be added."""
+        head = first.head
+        return SpecialisedNetwork(None, remove_head(first), head, first.draws_randomly)
 
     def stages(self) -> Sequence[Stage]:
         """Return the training of the network and, from the second task on, of the classifier."""
@@ -131,15 +134,6 @@ class DERExpandable(Expanding):
         """Store exemplars; the balanced set belonged to the task."""
         self.balanced = None
         super().end_task(new)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Add the balanced samples, while there are any."""
-        return {**super().state_dict(), "balanced": self.balanced}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the balanced samples, too."""
-        super().load_state_dict(state)
-        self.balanced = state["balanced"]
 
     def load_stage_state_dict(self, state: dict[str, Any], stage: Stage) -> None:
         """Check the balanced samples against the data of the task, too."""

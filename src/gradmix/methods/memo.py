@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, Switch, setting
-from gradmix.methods.er import ER
+from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import as_soft, fold_old_classes
-from gradmix.methods.parts import ExtendsNetwork, Options
+from gradmix.methods.parts import Options
 from gradmix.models.heads import align_weights, drop_output, grow_head, widen_head
-from gradmix.models.network import Mix, Network, Part, check_splittable, new_linear
+from gradmix.models.network import Mix, Network, Part, new_linear
 from gradmix.types import MixedBatch, Samples
 
 
@@ -82,7 +82,7 @@ class SpecialisedNetwork(nn.Module):
         return self
 
 
-class Expanding(ExtendsNetwork, ER):
+class Expanding(ExtendsNetwork):
     """A special part per task, and an auxiliary head that tells new classes from old.
 
     The auxiliary head uses the newest part only and has one output for all old classes. The option
@@ -189,10 +189,9 @@ class MEMO(Expanding):
     options_type: ClassVar[type[Options]] = MEMOOptions
     options: MEMOOptions
 
-    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        first = check_splittable(model, "MEMO")
-        net = SpecialisedNetwork(first.shared, first.special, first.head, first.draws_randomly)
-        super().__init__(net, *args, **kwargs)
+    def extended(self, first: Network) -> SpecialisedNetwork:
+        """Return a network to which special blocks can be added."""
+        return SpecialisedNetwork(first.shared, first.special, first.head, first.draws_randomly)
 
     def grow(self, seen: int) -> None:
         """Freeze the shared part, too, if asked for."""

@@ -156,16 +156,6 @@ def check_sizes(**sizes: int) -> None:
             raise InputError(f"{name} is {value}; a network needs at least 1")
 
 
-def check_splittable(model: nn.Module, method: str) -> Network:
-    """Return the model as a `Network`; methods that change the network need its two parts."""
-    if not isinstance(model, Network):
-        raise InputError(
-            f"model is a {type(model).__name__}; {method} changes the network and needs one with "
-            "shared and special parts: write it as a gradmix.models.network.Network"
-        )
-    return model
-
-
 class HiddenLayer(nn.Linear):
     """A linear layer and its ReLU in one module, which saves a call in every step."""
 
