@@ -121,12 +121,9 @@ class BiC(WithOldNetwork):
 
 
 def fit_correction(logits: Tensor, labels: Tensor, old: int) -> tuple[float, float]:
-    """Return α and β for which the corrected logits have the least cross-entropy.
+    """Return α and β for which the corrected logits (B, C) have the least cross-entropy.
 
-    Args:
-        logits: Outputs of all classes seen, (B, C).
-        labels: Labels, (B,).
-        old: Number of old classes, which stay uncorrected.
+    The first `old` classes stay uncorrected.
     """
     known, new = logits.double().split([old, logits.shape[1] - old], dim=1)
     values = torch.tensor([1.0, 0.0], dtype=torch.float64, device=logits.device, requires_grad=True)

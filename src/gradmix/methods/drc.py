@@ -55,11 +55,8 @@ class TokenNorm(nn.BatchNorm1d):
 class TwoNorms(nn.Module):
     """A network whose features are normalised twice, and one head on the sum of both embeddings.
 
-    The head is linear and has no bias, so its output for the sum is the sum of its outputs.
-
-    Args:
-        network: The network; it loses its head.
-        head: Embedding → logits, without bias.
+    The head is linear and has no bias, so its output for the sum is the sum of its outputs. The
+    network loses its own head.
     """
 
     def __init__(self, network: Network, head: nn.Linear) -> None:

@@ -75,9 +75,7 @@ class TaskAttention(nn.Module):
 class TaskTokenNetwork(nn.Module):
     """Each task's token attends to the tokens of the backbone; its head sees its embedding only.
 
-    Args:
-        backbone: Gives the tokens of an input. Its head becomes the head of the first task.
-        generator: Draws the weights of the attention and the first token.
+    The head of the backbone becomes the head of the first task.
     """
 
     def __init__(self, backbone: Network, generator: torch.Generator) -> None:

@@ -26,8 +26,7 @@ class ExpandingOptions(Options):
     """The references' values, except for `align`.
 
     Alignment corrects for training sets in which old classes are rare. Here half of each batch is
-    replayed, and alignment costs accuracy (MNIST, MEMO with ER's protocol, one seed: 0.847 with
-    it, 0.904 without).
+    replayed, and alignment costs accuracy.
     """
 
     auxiliary: Number = setting(1.0, "Weight of the new-versus-old loss.", ge=0)
@@ -37,11 +36,7 @@ class ExpandingOptions(Options):
 class SpecialisedNetwork(nn.Module):
     """One shared part, a special part for every task, and a head on all their embeddings.
 
-    Args:
-        shared: Input → hidden state; None if the special parts are networks without a head.
-        special: The first special part.
-        head: Embedding → logits.
-        draws_randomly: See `Network`.
+    Without a shared part, the special parts are networks without a head.
     """
 
     def __init__(

@@ -187,15 +187,10 @@ class SCR(NearestMean):
 
 
 def supervised_contrast(projected: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return the supervised contrastive loss (Khosla et al., NeurIPS 2020) with soft labels.
+    """Return the supervised contrastive loss (Khosla et al., NeurIPS 2020) with soft labels (n, C).
 
-    For each row, the softmax runs over the similarities with all other rows. The loss is minus the
-    mean of its logarithms, weighted by the products of the labels.
-
-    Args:
-        projected: Rows of length 1, (n, p).
-        targets: Soft labels, (n, C).
-        temperature: Divides the similarities.
+    For each row of length 1, (n, p), the softmax runs over the similarities with all other rows.
+    The loss is minus the mean of its logarithms, weighted by the products of the labels.
     """
     own = torch.eye(len(projected), dtype=torch.bool, device=projected.device)
     similar = (projected @ projected.T / temperature).masked_fill(own, -torch.inf)

@@ -38,15 +38,7 @@ class Options(Settings):
 
 
 def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
-    """Return a method's options from their names and values.
-
-    Args:
-        kind: The options that the method declares.
-        given: Values by name; the others have their defaults.
-
-    Raises:
-        InputError: If a name is unknown or a value is not a number within bounds.
-    """
+    """Return options of a kind from their names and values; the others have their defaults."""
     for name in given:
         if name not in kind.model_fields:
             known = kind.model_fields or ["(this method has none)"]

@@ -93,10 +93,7 @@ class MIR(Retrieval):
     def interference(self, new: Samples, candidates: Samples, share: float = 1.0) -> Tensor:
         """Return how much a step on `new` raises the loss of each candidate, (n,).
 
-        Args:
-            new: The samples of the step; of several ranks, this rank's.
-            candidates: The candidates; of several ranks, this rank's.
-            share: The share of the step's samples that `new` has.
+        Of several ranks, both are this rank's; `new` has a share of the step's samples.
         """
         parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         trained = {name: value for name, value in parameters.items() if value.requires_grad}
@@ -207,10 +204,7 @@ def shapley_values(ranked: Samples, points: Samples, neighbours: int) -> Tensor:
 
         s_n = I_n / max(n, k)        s_i = s_{i+1} + (I_i − I_{i+1}) / k · min(k, i) / i
 
-    Args:
-        ranked: Embeddings (n, d) and labels (n,) of the samples that get values.
-        points: Embeddings (m, d) and labels (m,) of the samples that are classified.
-        neighbours: Number k of neighbours.
+    Both arguments have embeddings and labels; `ranked` samples get values, `points` are classified.
     """
     order = torch.cdist(points.x, ranked.x).argsort(dim=1)  # (m, n), nearest first
     match = (ranked.y[order] == points.y[:, None]).to(points.x.dtype)

@@ -72,11 +72,8 @@ class MergeAttention(nn.Module):
 class TagFexNetwork(nn.Module):
     """Task-specific networks with one head on all their embeddings; and, for training, the rest.
 
-    Predictions use the task-specific networks only. All but the newest are frozen.
-
-    Args:
-        first: The network that all others have the form of. Its head becomes the head.
-        generator: Draws the weights of the projector.
+    Predictions use the task-specific networks only. All but the newest are frozen. All have the
+    form of the first, whose head becomes the head.
     """
 
     def __init__(self, first: Network, generator: torch.Generator) -> None:
