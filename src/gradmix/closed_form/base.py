@@ -85,11 +85,6 @@ class ClosedFormHead(ABC):
         return tuple(self._labels.tolist())
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """The number of samples of each class."""
-        return tuple(self._counts.tolist())
-
-    @property
     def samples(self) -> float:
         """The number of samples of all classes, or the sum of their weights."""
         return float(self._counts.sum())

@@ -134,18 +134,18 @@ class Method(Parts, ABC):
         self.seen = seen
         self.set_pool(pool)
         if isinstance(self.model, FineTuned):
-            self._start_from_closed_form()
+            self._start_from_closed_form(pool)
 
     @torch.no_grad()
-    def _start_from_closed_form(self) -> None:
-        """Set the head to the ridge regression from the pool's present features to its classes.
+    def _start_from_closed_form(self, pool: Pool) -> None:
+        """Set the head to the ridge regression from a pool's present features to its classes.
 
         Training from a random head would destroy the features first. New classes use as many
         samples as the memory holds of an old class, because ridge regression prefers frequent
         classes. The scores are divided by a temperature that is fitted to a tenth of the samples. A
         class without samples gets the lowest score.
         """
-        pool, head = self.pool, self.head
+        head = self.head
         index, old = torch.arange(len(pool), device=pool.y.device), pool.y[pool.num_new :]
         if len(old):
             most = -(-len(old) // len(old.unique()))
