@@ -21,7 +21,7 @@ from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.mixing.plan import check_rows
 from gradmix.models.network import Network, new_linear, remove_head
-from gradmix.types import MixedBatch, Samples
+from gradmix.types import Samples
 
 
 class DERExpandableOptions(ExpandingOptions):
@@ -115,15 +115,11 @@ class DERExpandable(Expanding):
         return Plan(self.pool.y[index], index)
 
     def train_step(self, step: int) -> Tensor:
-        """Return the loss of the current stage."""
+        """Return both losses; the classifier alone has the cross-entropy of softened outputs."""
+        if self.stage.name != "classifier":
+            return super().train_step(step)
         mixed = self.mixed_batch(step)
-        if self.stage.name == "classifier":
-            return self.classifier_loss(mixed)
-        return self.expanded_loss(mixed)
-
-    def classifier_loss(self, mixed: MixedBatch) -> Tensor:
-        """Return the cross-entropy of softened outputs; the networks get no gradient."""
-        with torch.no_grad():
+        with torch.no_grad():  # the networks are not trained
             embeddings = torch.cat(self.model.embeddings(mixed.x, mixed.mix, mixed.at), dim=1)
         logits = self.head(embeddings) / self.options.temperature
         return self.cross_entropy(logits, mixed.targets)

@@ -19,7 +19,7 @@ from gradmix.methods.losses import as_soft, fold_old_classes
 from gradmix.methods.parts import Options
 from gradmix.models.heads import align_weights, drop_output, grow_head, widen_head
 from gradmix.models.network import Mix, Network, Part, new_linear
-from gradmix.types import MixedBatch, Samples
+from gradmix.types import Samples
 
 
 class ExpandingOptions(Options):
@@ -106,11 +106,7 @@ class Expanding(ExtendsNetwork):
 
     def train_step(self, step: int) -> Tensor:
         """Return CE + auxiliary CE with the old classes folded into one."""
-        return self.expanded_loss(self.mixed_batch(step))
-
-    def expanded_loss(self, mixed: MixedBatch) -> Tensor:
-        """Return both losses of a batch."""
-        net = self.model
+        net, mixed = self.model, self.mixed_batch(step)
         embeddings = net.embeddings(mixed.x, mixed.mix, mixed.at)
         loss = self.class_loss(net.head(torch.cat(embeddings, dim=1)), mixed.targets)
         if net.auxiliary is None:
