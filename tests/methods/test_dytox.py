@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gradmix.methods.dytox import divergence
-from gradmix.models.dytox import TaskAttention
+from gradmix.methods.dytox import TaskAttention, divergence
 from gradmix.training.loop import StepDone
 
 SHARED = {"attention", "backbone"}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradmix.methods.losses import contrast
-from gradmix.models.tagfex import MergeAttention
+from gradmix.methods.tagfex import MergeAttention
 from gradmix.models.vit import attend
 from gradmix.training.loop import StepDone
 

@@ -9,8 +9,10 @@ from torch import nn
 
 from gradmix.criterion import embed, find_head
 from gradmix.errors import CorruptFileError, InputError
-from gradmix.models import MLP, Adapted, ResNet18, adapt, grow_head, load_backbone
+from gradmix.models import MLP, ResNet18, adapt, load_backbone
+from gradmix.models.adapt import Adapted
 from gradmix.models.convolutional import TORCHVISION_NAMES
+from gradmix.models.heads import grow_head
 
 X = torch.rand(4, 1, 2, 3, generator=torch.Generator().manual_seed(0))
 

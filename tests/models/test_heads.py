@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gradmix.errors import InputError
-from gradmix.models import drop_output, grow_head, new_linear, widen_head
-from gradmix.models.heads import BlockLinear, align_weights
+from gradmix.models import new_linear
+from gradmix.models.heads import BlockLinear, align_weights, drop_output, grow_head, widen_head
 
 
 def seeded(seed=5):

@@ -39,8 +39,7 @@ class AGEM(ER):
     def train_step(self, step: int) -> Tensor:
         """Return the cross-entropy of the mixed B1; compute the memory's gradient beside it."""
         self._reference = self.memory_gradient() if len(self.memory) else []
-        mixed = self.mixed_batch(step)
-        return self.class_loss(self.logits(mixed), mixed.targets)
+        return super().train_step(step)
 
     def memory_gradient(self) -> list[Tensor | None]:
         """Return the gradient of a random batch from the memory, for each trained parameter."""

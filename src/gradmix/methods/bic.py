@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
-from gradmix.methods.lwf import WithOldNetwork
+from gradmix.methods.distillation import WithOldNetwork
 from gradmix.methods.parts import Options
 from gradmix.mixing.plan import check_rows
 from gradmix.types import Samples
@@ -47,6 +47,7 @@ class BiC(WithOldNetwork):
     needs_new_classes: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = BiCOptions
     options: BiCOptions
+    other_state: ClassVar[tuple[str, ...]] = ("held",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -118,23 +119,11 @@ class BiC(WithOldNetwork):
         if self.head.bias is not None:
             self.head.bias[new] = alpha * self.head.bias[new] + beta
 
-    def state_dict(self) -> dict[str, Any]:
-        """Add the held-out rows."""
-        return {**super().state_dict(), "held": self.held}
-
-    def load_memory(self, state: dict[str, Any]) -> None:
-        """Restore the held-out rows, too; the pool lacks them."""
-        super().load_memory(state)
-        self.held = state["held"]
-
 
 def fit_correction(logits: Tensor, labels: Tensor, old: int) -> tuple[float, float]:
-    """Return α and β for which the corrected logits have the least cross-entropy.
+    """Return α and β for which the corrected logits (B, C) have the least cross-entropy.
 
-    Args:
-        logits: Outputs of all classes seen, (B, C).
-        labels: Labels, (B,).
-        old: Number of old classes, which stay uncorrected.
+    The first `old` classes stay uncorrected.
     """
     known, new = logits.double().split([old, logits.shape[1] - old], dim=1)
     values = torch.tensor([1.0, 0.0], dtype=torch.float64, device=logits.device, requires_grad=True)

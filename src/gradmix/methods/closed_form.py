@@ -10,7 +10,6 @@ class mean (Rebuffi et al., CVPR 2017), streaming LDA (Hayes and Kanan, CVPR Wor
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -40,6 +39,7 @@ class ClosedForm(Method):
     replays: ClassVar[bool] = False
     selection: ClassVar[str | None] = None
     trains: ClassVar[bool] = False
+    solver_type: ClassVar[type[ClosedFormHead]]
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)
@@ -51,9 +51,9 @@ class ClosedForm(Method):
         self.calibrated = CalibratedHead(self.new_solver())
         self.sample_weights: Tensor | None = None  # of the next task's samples, (N,)
 
-    @abstractmethod
     def new_solver(self) -> ClosedFormHead:
         """Return an empty closed-form head."""
+        return self.solver_type(self.head.in_features)
 
     @classmethod
     def check_mix(cls, recipe: Recipe | None) -> None:
@@ -128,24 +128,17 @@ class RidgeRegression(ClosedForm):
 
     def new_solver(self) -> ClosedFormHead:
         """Return an empty ridge head; its random features come from the stream "features"."""
-        return Ridge(
-            self.head.in_features,
-            features=int(self.options.features),
-            generator=self.streams.generator("features"),
-        )
+        features, generator = int(self.options.features), self.streams.generator("features")
+        return Ridge(self.head.in_features, features=features, generator=generator)
 
 
 class NearestClassMean(ClosedForm):
     """The class with the nearest mean feature."""
 
-    def new_solver(self) -> ClosedFormHead:
-        """Return an empty nearest-mean head."""
-        return NearestMean(self.head.in_features)
+    solver_type: ClassVar[type[ClosedFormHead]] = NearestMean
 
 
 class LinearDiscriminant(ClosedForm):
     """Linear discriminant analysis with one shared covariance (SLDA)."""
 
-    def new_solver(self) -> ClosedFormHead:
-        """Return an empty LDA head."""
-        return SLDA(self.head.in_features)
+    solver_type: ClassVar[type[ClosedFormHead]] = SLDA

@@ -76,10 +76,8 @@ class DER(ER):
     def distance(self, outputs: Tensor, replay: Tensor, rows: slice = ALL) -> Tensor:
         """Return the mean squared distance to the stored logits, over outputs that existed then.
 
-        Args:
-            outputs: Outputs for some rows of the replayed samples.
-            replay: Pool rows of all replayed samples.
-            rows: The rows; the result is their part of the mean over all.
+        `outputs` has some `rows` of the samples at pool rows `replay`; the result is their part of
+        the mean over all.
         """
         index = replay - self.pool.num_new
         stored, known = (self.memory.extras[name][index] for name in ("logits", "known"))

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
-from gradmix.methods.er import ER
+from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import as_soft, distillation
-from gradmix.methods.parts import ExtendsNetwork, Options, Stage
+from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.plan import Plan
-from gradmix.models.network import Mix, Network, check_splittable, remove_head
+from gradmix.models.network import Mix, Network, remove_head
 from gradmix.types import MixedBatch, Samples
 
 
@@ -55,11 +55,8 @@ class TokenNorm(nn.BatchNorm1d):
 class TwoNorms(nn.Module):
     """A network whose features are normalised twice, and one head on the sum of both embeddings.
 
-    The head is linear and has no bias, so its output for the sum is the sum of its outputs.
-
-    Args:
-        network: The network; it loses its head.
-        head: Embedding → logits, without bias.
+    The head is linear and has no bias, so its output for the sum is the sum of its outputs. The
+    network loses its own head.
     """
 
     def __init__(self, network: Network, head: nn.Linear) -> None:
@@ -100,7 +97,7 @@ class TwoNorms(nn.Module):
         self.norm_old.bias.lerp_(self.norm_new.bias, 0.5)
 
 
-class DRC(ExtendsNetwork, ER):
+class DRC(ExtendsNetwork):
     """Two light branches, for old and for new classes; adaptation, then fusion.
 
     A branch is a BatchNorm layer on the last feature map. Both share one classifier, and their
@@ -129,14 +126,16 @@ class DRC(ExtendsNetwork, ER):
     other_networks: ClassVar[tuple[str, ...]] = ("old", "adapted")
     model: TwoNorms
 
-    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        first = check_splittable(model, "DRC")
-        super().__init__(first, *args, **kwargs)
-        head = self.new_layer(first.head.in_features, first.head.out_features, bias=False)
-        self.model = TwoNorms(first, head)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.old: nn.Module | None = None  # the network before the task
         self.old_classes = 0
         self.adapted: nn.Module | None = None  # the network after adaptation
+
+    def extended(self, first: Network) -> TwoNorms:
+        """Return the network with two normalisations and a head without bias."""
+        head = self.new_layer(first.head.in_features, first.head.out_features, bias=False)
+        return TwoNorms(first, head)
 
     def grow(self, seen: int) -> None:
         """From the second task on, keep the old network and merge the branches."""

@@ -10,15 +10,17 @@ This file is the training step of most methods. With GradMix it is Algorithm 1 o
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.data.pool import Pool
+from gradmix.errors import InputError
 from gradmix.methods.base import Method
 from gradmix.mixing.mixer import Plan
+from gradmix.models.network import Network
 from gradmix.types import MixedBatch
 
 
@@ -105,3 +107,26 @@ class ER(Method):
             if len(labels):
                 shares += labels.bincount(minlength=outputs) * (weight / len(labels))
         return shares / shares.sum()
+
+
+class ExtendsNetwork(ER):
+    """ER that adds parts to the network when new classes come; it needs a `Network`."""
+
+    grows: ClassVar[bool] = True
+    needs_new_classes: ClassVar[bool] = True
+    extends_network: ClassVar[bool] = True
+    online: ClassVar[bool] = False
+
+    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        super().__init__(model, *args, **kwargs)
+        if not isinstance(model, Network):
+            raise InputError(
+                f"model is a {type(model).__name__}; {type(self).__name__} changes the network and "
+                "needs one with shared and special parts: write it as a "
+                "gradmix.models.network.Network"
+            )
+        self.model = self.extended(model)
+
+    def extended(self, first: Network) -> nn.Module:
+        """Return the network of the first task, which may have further parts."""
+        return first

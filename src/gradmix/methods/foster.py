@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
-from gradmix.methods.er import ER
+from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import distillation
-from gradmix.methods.parts import ExtendsNetwork, Options, Stage
+from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import drop_output, widen_head
-from gradmix.models.network import Mix, Network, check_splittable, new_linear
+from gradmix.models.network import Mix, Network, new_linear
 from gradmix.types import MixedBatch
 
 
@@ -70,7 +70,7 @@ class TwoBranches(nn.Module):
         return self
 
 
-class FOSTER(ExtendsNetwork, ER):
+class FOSTER(ExtendsNetwork):
     """Boosting and compression.
 
     Boosting trains a new branch beside the frozen old network, with one head on both, a second
@@ -94,8 +94,8 @@ class FOSTER(ExtendsNetwork, ER):
     options: FOSTEROptions
     other_networks: ClassVar[tuple[str, ...]] = ("student",)
 
-    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        super().__init__(check_splittable(model, "FOSTER"), *args, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.student: Network | None = None
 
     def grow(self, seen: int) -> None:

@@ -27,13 +27,7 @@ def fold_old_classes(targets: Tensor, number_old: int) -> Tensor:
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
-    """Return the cross-entropy of softened outputs, averaged over the batch, without factor T².
-
-    Args:
-        student: Logits that learn, (B, C).
-        teacher: Logits to learn from, (B, C).
-        temperature: T, which divides both.
-    """
+    """Return the mean cross-entropy of logits (B, C), both divided by T, without the factor T²."""
     soft = (teacher / temperature).softmax(dim=1)
     return -(soft * (student / temperature).log_softmax(dim=1)).sum(dim=1).mean()
 
@@ -41,11 +35,8 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> 
 def contrast(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
     """Return the InfoNCE loss of two views: each row must find the other view of its sample.
 
-    Args:
-        queries: First views, then second views of the same samples, (2 B, d).
-        keys: What they are compared with, by cosine, in the same order, (2 B, d). A row is not
-            compared with its own key.
-        temperature: Divides the cosines.
+    Queries and keys, (2 B, d) each, are the first views and then the second views of the same
+    samples. They are compared by cosine. A row is not compared with its own key.
     """
     number = len(queries)
     scores = F.normalize(queries, dim=1) @ F.normalize(keys, dim=1).T / temperature

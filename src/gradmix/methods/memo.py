@@ -14,20 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, Switch, setting
-from gradmix.methods.er import ER
+from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import as_soft, fold_old_classes
-from gradmix.methods.parts import ExtendsNetwork, Options
+from gradmix.methods.parts import Options
 from gradmix.models.heads import align_weights, drop_output, grow_head, widen_head
-from gradmix.models.network import Mix, Network, Part, check_splittable, new_linear
-from gradmix.types import MixedBatch, Samples
+from gradmix.models.network import Mix, Network, Part, new_linear
+from gradmix.types import Samples
 
 
 class ExpandingOptions(Options):
     """The references' values, except for `align`.
 
     Alignment corrects for training sets in which old classes are rare. Here half of each batch is
-    replayed, and alignment costs accuracy (MNIST, MEMO with ER's protocol, one seed: 0.847 with
-    it, 0.904 without).
+    replayed, and alignment costs accuracy.
     """
 
     auxiliary: Number = setting(1.0, "Weight of the new-versus-old loss.", ge=0)
@@ -37,11 +36,7 @@ class ExpandingOptions(Options):
 class SpecialisedNetwork(nn.Module):
     """One shared part, a special part for every task, and a head on all their embeddings.
 
-    Args:
-        shared: Input → hidden state; None if the special parts are networks without a head.
-        special: The first special part.
-        head: Embedding → logits.
-        draws_randomly: See `Network`.
+    Without a shared part, the special parts are networks without a head.
     """
 
     def __init__(
@@ -82,7 +77,7 @@ class SpecialisedNetwork(nn.Module):
         return self
 
 
-class Expanding(ExtendsNetwork, ER):
+class Expanding(ExtendsNetwork):
     """A special part per task, and an auxiliary head that tells new classes from old.
 
     The auxiliary head uses the newest part only and has one output for all old classes. The option
@@ -111,11 +106,7 @@ class Expanding(ExtendsNetwork, ER):
 
     def train_step(self, step: int) -> Tensor:
         """Return CE + auxiliary CE with the old classes folded into one."""
-        return self.expanded_loss(self.mixed_batch(step))
-
-    def expanded_loss(self, mixed: MixedBatch) -> Tensor:
-        """Return both losses of a batch."""
-        net = self.model
+        net, mixed = self.model, self.mixed_batch(step)
         embeddings = net.embeddings(mixed.x, mixed.mix, mixed.at)
         loss = self.class_loss(net.head(torch.cat(embeddings, dim=1)), mixed.targets)
         if net.auxiliary is None:
@@ -189,10 +180,9 @@ class MEMO(Expanding):
     options_type: ClassVar[type[Options]] = MEMOOptions
     options: MEMOOptions
 
-    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        first = check_splittable(model, "MEMO")
-        net = SpecialisedNetwork(first.shared, first.special, first.head, first.draws_randomly)
-        super().__init__(net, *args, **kwargs)
+    def extended(self, first: Network) -> SpecialisedNetwork:
+        """Return a network to which special blocks can be added."""
+        return SpecialisedNetwork(first.shared, first.special, first.head, first.draws_randomly)
 
     def grow(self, seen: int) -> None:
         """Freeze the shared part, too, if asked for."""

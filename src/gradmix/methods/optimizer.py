@@ -74,11 +74,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
-    """Restore the state of each parameter.
-
-    Raises:
-        InputError: If the state is not one that this optimizer has for its parameters.
-    """
+    """Restore the state of each parameter, which must be one that this optimizer has for it."""
     parameters, trial = _parameters(optimizer), copy.deepcopy(optimizer)
     if len(saved) != len(parameters):
         raise InputError(

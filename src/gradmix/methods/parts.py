@@ -38,15 +38,7 @@ class Options(Settings):
 
 
 def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
-    """Return a method's options from their names and values.
-
-    Args:
-        kind: The options that the method declares.
-        given: Values by name; the others have their defaults.
-
-    Raises:
-        InputError: If a name is unknown or a value is not a number within bounds.
-    """
+    """Return options of a kind from their names and values; the others have their defaults."""
     for name in given:
         if name not in kind.model_fields:
             known = kind.model_fields or ["(this method has none)"]
@@ -86,6 +78,7 @@ class Parts:
     online: ClassVar[bool] = False  # whether `end_task` can store one batch after another
     extras: ClassVar[frozenset[str]] = frozenset()  # what the memory stores beside the samples
     other_networks: ClassVar[tuple[str, ...]] = ()  # attributes with networks to save, or None
+    other_state: ClassVar[tuple[str, ...]] = ()  # attributes with tensors or plain values to save
 
     def __init__(
         self,
@@ -276,6 +269,7 @@ class Parts:
             "structure": self.structure(),
             "networks": {name: net.state_dict() for name, net in self.networks().items()},
             "memory": self.memory.state_dict(),
+            **{name: getattr(self, name) for name in self.other_state},
         }
 
     def stage_state_dict(self) -> dict[str, Any]:
@@ -290,12 +284,14 @@ class Parts:
         }
 
     def load_memory(self, state: dict[str, Any]) -> None:
-        """Restore the samples that join the new data in the pool."""
+        """Restore the samples that join the new data in the pool, and what `set_pool` may need."""
         memory = state["memory"]
         if len(memory["y"]) and memory["extras"].keys() != self.extras:
             raise InputError(f"memory.extras: the saved memory stores {sorted(memory['extras'])}")
         self.check_labels(memory["y"])
         self.memory.load_state_dict(memory)
+        for name in self.other_state:
+            setattr(self, name, state[name])
 
     def check_labels(self, y: Tensor) -> None:
         """Raise InputError unless all saved labels are classes seen."""
@@ -322,12 +318,3 @@ class Parts:
         self.plan = None
         if state["plan"] is not None:
             self.plan = self.mixer.load_plan(state["plan"], self.selector.pairs)
-
-
-class ExtendsNetwork:
-    """For methods that add parts to the network when new classes come; derive from it first."""
-
-    grows: ClassVar[bool] = True
-    needs_new_classes: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
-    online: ClassVar[bool] = False

@@ -128,15 +128,7 @@ def adapt(module: nn.Module, head: nn.Linear | None = None) -> Network | Adapted
 
 
 def tensor_of(output: object, *names: str) -> Tensor:
-    """Return a module's output, or the first attribute of it that is a tensor.
-
-    Args:
-        output: A tensor, or the output of a Hugging Face module.
-        names: Attributes, such as "logits".
-
-    Raises:
-        InputError: If there is no tensor.
-    """
+    """Return a module's output; of a Hugging Face output, the first named attribute there is."""
     for value in (output, *(getattr(output, name, None) for name in names)):
         if isinstance(value, Tensor):
             return value
@@ -193,8 +185,13 @@ def load_backbone(
     wanted = [name for name in target.state_dict() if name not in head_names]
     if not wanted:
         raise InputError("weights: the network has only a head, which is not loaded; omit them")
+    if isinstance(source, Adapted):
+        source = source.module
+    if isinstance(source, nn.Module):
+        source = source.state_dict()
+    tensors = source if isinstance(source, Mapping) else read_weights(source)
     given = {}
-    for name, tensor in _tensors(source).items():
+    for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise InputError(f"source[{name!r}] is a {type(tensor).__name__}, not a tensor")
         beginnings = (pair for pair in (rename or {}).items() if name.startswith(pair[0]))
@@ -202,11 +199,3 @@ def load_backbone(
         if (own_name := new + name.removeprefix(old)) not in head_names:
             given[own_name] = tensor
     load_matching(target, given, wanted)
-
-
-def _tensors(source: Source) -> Mapping[str, Tensor]:
-    if isinstance(source, Adapted):
-        source = source.module
-    if isinstance(source, nn.Module):
-        return source.state_dict()
-    return source if isinstance(source, Mapping) else read_weights(source)

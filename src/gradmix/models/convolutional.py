@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.network import Part, PooledNetwork, check_sizes
+from gradmix.models.network import Mix, Network, Part, check_sizes
 
 TORCHVISION_NAMES = {
     "conv1.": "shared.stem.0.",
@@ -67,6 +67,30 @@ class BasicBlock(nn.Module):
         return F.relu(h, inplace=True)
 
 
+class PooledNetwork(Network):
+    """A network that ends with average pooling over the positions of a feature map, and a head.
+
+    Args:
+        shared: The shared part.
+        last: Name and module of the last stage, which is the special part.
+        width: Channels of the last stage.
+        outputs: Classes.
+    """
+
+    draws_randomly = False
+    initialises_all = True
+
+    def __init__(self, shared: Part, last: tuple[str, nn.Module], width: int, outputs: int) -> None:
+        pooling = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+        special = Part(OrderedDict([last, *pooling.items()]))
+        super().__init__(shared, special, nn.Linear(width, outputs))
+
+    def tokens(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return the positions of the last feature map, (B, H · W, d)."""
+        feature_map: Tensor = self.special[0](self.shared(x, mix, at))
+        return feature_map.flatten(2).mT
+
+
 class ResNet18(PooledNetwork):
     """Four layers of two blocks, average pooling and a head; takes images of any size.
 
@@ -79,9 +103,6 @@ class ResNet18(PooledNetwork):
         width: Channels of the first layer; the last has 8 times as many.
         stem: "3x3" for small images, "7x7" (stride 2, then max-pooling) for ImageNet's.
     """
-
-    draws_randomly = False
-    initialises_all = True
 
     def __init__(
         self, outputs: int, *, in_channels: int = 3, width: int = 64, stem: str = "3x3"
@@ -96,14 +117,8 @@ class ResNet18(PooledNetwork):
             ),
             mix_after=(0, 2, 3),
         )
-        special = Part(
-            OrderedDict(
-                layer4=_layer(4 * width, 8 * width, stride=2),
-                pool=nn.AdaptiveAvgPool2d(1),
-                flatten=nn.Flatten(),
-            )
-        )
-        super().__init__(shared, special, nn.Linear(8 * width, outputs))
+        last = _layer(4 * width, 8 * width, stride=2)
+        super().__init__(shared, ("layer4", last), 8 * width, outputs)
 
 
 def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
@@ -137,9 +152,6 @@ class CNN(PooledNetwork):
         width: Channels of the first stage; the last has 8 times as many.
     """
 
-    draws_randomly = False
-    initialises_all = True
-
     def __init__(self, outputs: int, *, in_channels: int = 3, width: int = 32) -> None:
         check_sizes(outputs=outputs, in_channels=in_channels, width=width)
         shared = Part(
@@ -150,14 +162,8 @@ class CNN(PooledNetwork):
             ),
             mix_after=(0, 1, 2),
         )
-        special = Part(
-            OrderedDict(
-                stage4=_stage(4 * width, 8 * width, pool=False),
-                pool=nn.AdaptiveAvgPool2d(1),
-                flatten=nn.Flatten(),
-            )
-        )
-        super().__init__(shared, special, nn.Linear(8 * width, outputs))
+        last = _stage(4 * width, 8 * width, pool=False)
+        super().__init__(shared, ("stage4", last), 8 * width, outputs)
 
 
 def _stage(channels_in: int, channels: int, *, pool: bool = True) -> nn.Sequential:

@@ -16,13 +16,7 @@ from gradmix.models.network import new_linear
 
 
 def grow_head(head: nn.Linear, outputs: int, *, generator: torch.Generator) -> nn.Linear:
-    """Return a head with more outputs; the old rows and biases are kept exactly.
-
-    Args:
-        head: The present head.
-        outputs: New number of outputs.
-        generator: Draws the new values on the CPU, by PyTorch's default initialisation.
-    """
+    """Return a head with more outputs; the old rows and biases are kept exactly."""
     return widen_head(head, head.in_features, outputs, generator=generator)
 
 
@@ -31,10 +25,8 @@ def widen_head(
 ) -> nn.Linear:
     """Return a head for longer embeddings and more classes; the old weights are its first block.
 
-    FOSTER and MEMO append the features of a new block to the old ones.
-
-    Raises:
-        InputError: If the head would have fewer inputs or outputs than before.
+    FOSTER and MEMO append the features of a new block to the old ones. The generator draws the
+    other values on the CPU, by PyTorch's default initialisation.
     """
     for name, old, new in (
         ("inputs", head.in_features, inputs),
@@ -80,10 +72,8 @@ def align_weights(head: nn.Linear, old: int, seen: int) -> None:
 class BlockLinear(nn.Linear):
     """Several linear layers side by side, each with its own part of the input.
 
-    It is a linear layer whose weight is block-diagonal. DyTox has one block for each task.
-
-    Args:
-        blocks: The layers, each with a bias.
+    It is a linear layer whose weight is block-diagonal. DyTox has one block for each task. Each
+    block has a bias.
     """
 
     def __init__(self, blocks: Sequence[nn.Linear]) -> None:

@@ -13,7 +13,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -108,9 +107,7 @@ class Network(nn.Module):
 
     def features(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """Return the input of the head, (B, d); `mix` is applied at point `at`."""
-        parts: dict[str, Any] = self._modules  # `self.shared` is slow to look up in nn.Module
-        hidden = parts["shared"](x, mix, at)
-        embedding: Tensor = parts["special"](hidden, mix, at)
+        embedding: Tensor = self.special(self.shared(x, mix, at), mix, at)
         return embedding
 
     def tokens(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
@@ -123,24 +120,8 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """Return logits, (B, C)."""
-        head: Any = self._modules["head"]
-        logits: Tensor = head(self.features(x, mix, at))
+        logits: Tensor = self.head(self.features(x, mix, at))
         return logits
-
-
-class PooledNetwork(Network):
-    """A network that ends with average pooling over the positions of a feature map.
-
-    The last two stages of its special part are the pooling and `nn.Flatten`; the special part has
-    no mix points.
-    """
-
-    def tokens(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """Return the positions of the last feature map, (B, H · W, d)."""
-        hidden: Tensor = self.shared(x, mix, at)
-        for stage in list(self.special)[:-2]:
-            hidden = stage(hidden)
-        return hidden.flatten(2).mT
 
 
 def remove_head(network: Network) -> Network:
@@ -154,16 +135,6 @@ def check_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
         if value < 1:
             raise InputError(f"{name} is {value}; a network needs at least 1")
-
-
-def check_splittable(model: nn.Module, method: str) -> Network:
-    """Return the model as a `Network`; methods that change the network need its two parts."""
-    if not isinstance(model, Network):
-        raise InputError(
-            f"model is a {type(model).__name__}; {method} changes the network and needs one with "
-            "shared and special parts: write it as a gradmix.models.network.Network"
-        )
-    return model
 
 
 class HiddenLayer(nn.Linear):
@@ -186,10 +157,6 @@ class LinearModel(Network):
     """A head on the inputs themselves, which are flattened; for frozen features.
 
     Its only mix point is the input. The criterion is exact for it: the input is the embedding.
-
-    Args:
-        inputs: Numbers per sample.
-        outputs: Classes.
     """
 
     draws_randomly = False
@@ -205,11 +172,6 @@ class MLP(Network):
 
     Mix point 0 is the flattened input, point k the output of the k-th hidden layer. The last
     hidden layer is the special part.
-
-    Args:
-        inputs: Numbers per sample.
-        outputs: Classes.
-        hidden: Widths of the hidden layers.
     """
 
     draws_randomly = False

@@ -213,9 +213,6 @@ def import_timm() -> Any:
     timm imports torchvision, whose compiled operators exist only beside the PyTorch build they were
     compiled for. Beside another one, the import stops at the first of two missing operators.
     Declaring both lets it succeed. No network of timm calls them.
-
-    Raises:
-        MissingPackageError: If timm or torchvision is not installed or does not import.
     """
     try:
         with suppress(RuntimeError):  # "operator torchvision::nms does not exist"

@@ -38,9 +38,7 @@ class _Sum(torch.autograd.Function):
 class SyncedBatchNorm(nn.BatchNorm2d):
     """BatchNorm of inputs (B, C, …), normalised over the rows of all ranks while it trains.
 
-    Args:
-        like: The layer that it replaces; it takes its weights and statistics.
-        ranks: The ranks that share each batch.
+    It takes the weights and the statistics of the layer `like`, which it replaces.
     """
 
     def __init__(self, like: nn.Module, ranks: Ranks) -> None:

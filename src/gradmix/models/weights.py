@@ -26,10 +26,9 @@ from gradmix.files.atomic_write import replacing
 
 
 def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Load saved weights; a network on the meta device takes the saved tensors as its own.
+    """Load saved weights with the network's names, shapes and dtypes.
 
-    Raises:
-        InputError: If a name, shape or dtype differs from the network's; nothing changes then.
+    A network on the meta device takes the saved tensors as its own.
     """
     own = network.state_dict()
     if own.keys() != saved.keys():
@@ -53,15 +52,9 @@ def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 
 def load_matching(module: nn.Module, given: Mapping[str, Tensor], wanted: Sequence[str]) -> None:
-    """Copy tensors into a module by name; its other tensors keep their values.
+    """Copy tensors into a module by name; all `wanted` ones must be given, and no others.
 
-    Args:
-        module: The module.
-        given: The tensors.
-        wanted: The names of the module's tensors that must be given, and no others.
-
-    Raises:
-        InputError: If a tensor is missing, left over or has another shape; nothing changes then.
+    The module's other tensors keep their values. If a tensor does not fit, nothing changes.
     """
     own = module.state_dict()
     problems = {
@@ -103,15 +96,8 @@ def package_weights(package: Package, module: nn.Module) -> dict[str, Tensor]:
     """Return the weights of a package under the names of `module`.
 
     The first call converts the package's file to safetensors in the user's cache. Later calls read
-    only that file. Both files are verified by their SHA-256 digests.
-
-    Args:
-        package: Where the weights are.
-        module: The network; its tensors stand in the same order as the package's.
-
-    Raises:
-        MissingPackageError: If the package is not installed.
-        CorruptFileError: If the package's file is not the expected one.
+    only that file. Both files are verified by their SHA-256 digests. The tensors of the module
+    stand in the same order as the package's.
     """
     path = Path(platformdirs.user_cache_dir("gradmix")) / "weights" / package.converted
     content = path.read_bytes() if path.is_file() else b""
@@ -125,12 +111,7 @@ def package_weights(package: Package, module: nn.Module) -> dict[str, Tensor]:
 
 
 def convert(package: Package, module: nn.Module) -> bytes:
-    """Return the weights of a package as the content of a safetensors file.
-
-    Raises:
-        MissingPackageError: If the package is not installed.
-        CorruptFileError: If a digest differs.
-    """
+    """Return the weights of a package as the content of a safetensors file."""
     try:
         source = Path(str(files(package.name).joinpath(package.file)))
     except ModuleNotFoundError:
@@ -147,12 +128,7 @@ def convert(package: Package, module: nn.Module) -> bytes:
 
 
 def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
-    """Return the tensors of a local file: safetensors, or a state dict without other objects.
-
-    Raises:
-        InputError: If there is no such file.
-        CorruptFileError: If the file cannot be read, or could run code.
-    """
+    """Return the tensors of a local file: safetensors, or a state dict without other objects."""
     place = Path(path)
     if not place.is_file():
         raise InputError(f"weights is {fspath(path)!r}; there is no such file")
