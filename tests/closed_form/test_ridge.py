@@ -15,11 +15,10 @@ def data(samples=30, size=8, classes=3):
     return rows, torch.arange(samples) % classes
 
 
-def test_the_solution_is_ridge_regression_on_one_hot_labels(monkeypatch):
+def test_the_solution_is_ridge_regression_on_one_hot_labels():
     rows, labels = data()
     targets = torch.nn.functional.one_hot(labels).double()
-    head = Ridge(8, normalise=False)
-    monkeypatch.setattr(head, "chosen_regulariser", lambda: 0.7)
+    head = Ridge(8, regulariser=0.7, normalise=False)
     head.update(rows, labels)
     expected = torch.linalg.inv(rows.T @ rows + 0.7 * torch.eye(8)) @ rows.T @ targets
     torch.testing.assert_close(head.linear().weight, expected)
@@ -125,6 +124,7 @@ def test_a_singular_matrix_is_solved_with_the_least_shift():
     [
         ({"features": -1}, "features is -1"),
         ({"features": 5}, "generator is missing"),
+        ({"regulariser": 0.0}, "regulariser is 0.0"),
         ({"embedding_size": 0}, "embedding_size is 0"),
     ],
 )

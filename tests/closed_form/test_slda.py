@@ -5,8 +5,9 @@ import torch
 from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from gradmix.closed_form import SLDA, heads
+from gradmix.closed_form import SLDA
 from gradmix.closed_form.heads import oracle_shrinkage
+from gradmix.errors import InputError
 
 
 def data(samples=60):
@@ -16,10 +17,9 @@ def data(samples=60):
     return rows @ torch.randn(5, 5, generator=generator).double() + labels[:, None], labels
 
 
-def test_probabilities_agree_with_scikit_learn(monkeypatch):
-    monkeypatch.setattr(heads, "oracle_shrinkage", lambda covariance, samples: 0.0)
+def test_probabilities_agree_with_scikit_learn():
     rows, labels = data()
-    head = SLDA(5, normalise=False)
+    head = SLDA(5, shrinkage=0.0, normalise=False)
     head.update(rows, labels)
     peer = LinearDiscriminantAnalysis(solver="lsqr", priors=[1 / 3] * 3).fit(rows, labels)
     expected = torch.from_numpy(peer.predict_proba(rows.numpy()))
@@ -38,3 +38,8 @@ def test_one_sample_per_class_gives_the_nearest_mean():
     head = SLDA(3)
     head.update(rows, torch.arange(3))
     assert head.scores(rows).argmax(1).tolist() == [0, 1, 2]
+
+
+def test_a_shrinkage_above_one_is_refused():
+    with pytest.raises(InputError, match="shrinkage is 2"):
+        SLDA(3, shrinkage=2)

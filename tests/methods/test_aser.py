@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmix.criterion import embed
-from gradmix.methods.retrieval import shapley_values
+from gradmix.methods.aser import shapley_values
 from gradmix.types import Samples
 
 

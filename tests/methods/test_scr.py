@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from gradmix.data.augment import second_view
-from gradmix.methods.nearest_mean import supervised_contrast
+from gradmix.methods.scr import supervised_contrast
 
 
 def test_the_loss_by_hand():

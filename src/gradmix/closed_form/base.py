@@ -85,6 +85,11 @@ class ClosedFormHead(ABC):
         return tuple(self._labels.tolist())
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of samples of each class."""
+        return tuple(self._counts.tolist())
+
+    @property
     def samples(self) -> float:
         """The number of samples of all classes, or the sum of their weights."""
         return float(self._counts.sum())
@@ -122,6 +127,9 @@ class ClosedFormHead(ABC):
             embeddings: The embeddings, (B, d).
             labels: Their labels, (B,), of integers from 0.
             weights: How often each sample counts, (B,), above 0; None: once.
+
+        Raises:
+            InputError: If the shapes or values cannot be used; nothing is changed.
         """
         if labels.ndim != 1 or len(labels) != len(embeddings) or labels.is_floating_point():
             raise InputError(
@@ -159,6 +167,9 @@ class ClosedFormHead(ABC):
         Args:
             label: The class.
             embeddings: All embeddings that the class was learned from, (n, d), in any order.
+
+        Raises:
+            InputError: If the class is unknown, or the embeddings are not the learned ones.
         """
         if label not in self.classes:
             raise InputError(f"label is {label}; known are {', '.join(map(str, self.classes))}")
@@ -226,7 +237,11 @@ class ClosedFormHead(ABC):
         return {**{name: part.clone() for name, part in kept.items()}, "gram": triangle}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace everything that was learned; a state that does not fit changes nothing."""
+        """Replace everything that was learned by the state of a head with the same arguments.
+
+        Raises:
+            FileError: If the state does not fit; nothing is changed.
+        """
         on_cpu = {
             name: part.cpu() if isinstance(part, Tensor) else part for name, part in state.items()
         }
@@ -255,10 +270,14 @@ def symmetric(matrix: Tensor) -> Tensor:
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
-    """Return matrix⁻¹ (M, M) · right (M, C) by Cholesky decomposition.
+    """Return matrix⁻¹ · right by Cholesky decomposition.
 
     A matrix that rounding has made singular gets a multiple of the identity, ten times larger at
     each attempt.
+
+    Args:
+        matrix: A symmetric positive semidefinite matrix, (M, M).
+        right: The right-hand sides, (M, C).
     """
     scale = max(float(matrix.diagonal().mean()), torch.finfo(matrix.dtype).tiny)
     jitter = 0.0

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from gradmix.errors import UnknownNameError
 from gradmix.methods.a_gem import AGEM
+from gradmix.methods.aser import ASER
 from gradmix.methods.base import Method
 from gradmix.methods.bic import BiC
-from gradmix.methods.bounds import FineTuning, GDumb, Joint
+from gradmix.methods.bounds import FineTuning, Joint
 from gradmix.methods.closed_form import LinearDiscriminant, NearestClassMean, RidgeRegression
 from gradmix.methods.der import DER, DERPlusPlus
 from gradmix.methods.der_expandable import DERExpandable
-from gradmix.methods.distillation import WA, LwF
 from gradmix.methods.drc import DRC
 from gradmix.methods.dytox import DyTox
 from gradmix.methods.er import ER
@@ -20,14 +20,53 @@ from gradmix.methods.er_ace import ERACE
 from gradmix.methods.er_ridge import ERRidge
 from gradmix.methods.ewc import EWC
 from gradmix.methods.foster import FOSTER
+from gradmix.methods.gdumb import GDumb
 from gradmix.methods.gss import GSS, GSSStream
+from gradmix.methods.icarl import ICaRL
+from gradmix.methods.lwf import LwF
 from gradmix.methods.memo import MEMO
-from gradmix.methods.nearest_mean import SCR, ICaRL
+from gradmix.methods.mir import MIR
 from gradmix.methods.parts import Options, Stage
-from gradmix.methods.retrieval import ASER, MIR
+from gradmix.methods.scr import SCR
 from gradmix.methods.tagfex import TagFex
+from gradmix.methods.wa import WA
 
-__all__ = ["ER", "METHODS", "Method", "MethodInfo", "Options", "Stage", "find_method"]
+__all__ = [
+    "AGEM",
+    "ASER",
+    "DER",
+    "DRC",
+    "ER",
+    "ERACE",
+    "EWC",
+    "FOSTER",
+    "GSS",
+    "MEMO",
+    "METHODS",
+    "MIR",
+    "SCR",
+    "WA",
+    "BiC",
+    "DERExpandable",
+    "DERPlusPlus",
+    "DyTox",
+    "ERRidge",
+    "FineTuning",
+    "GDumb",
+    "GSSStream",
+    "ICaRL",
+    "Joint",
+    "LinearDiscriminant",
+    "LwF",
+    "Method",
+    "MethodInfo",
+    "NearestClassMean",
+    "Options",
+    "RidgeRegression",
+    "Stage",
+    "TagFex",
+    "find_method",
+]
 
 
 @dataclass(frozen=True)

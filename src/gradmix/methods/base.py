@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from gradmix.closed_form import Ridge, every_tenth, fit_temperature
 from gradmix.criterion import evaluating
 from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Pool
 from gradmix.memory import class_priorities, random_priority
-from gradmix.memory.replay import first_of_each_class
+from gradmix.methods.closed_form_start import start_from_closed_form
 from gradmix.methods.optimizer import lr_factor
 from gradmix.methods.parts import Parts, Stage
 from gradmix.mixing.mixer import Plan
@@ -134,42 +133,7 @@ class Method(Parts, ABC):
         self.seen = seen
         self.set_pool(pool)
         if isinstance(self.model, FineTuned):
-            self._start_from_closed_form(pool)
-
-    @torch.no_grad()
-    def _start_from_closed_form(self, pool: Pool) -> None:
-        """Set the head to the ridge regression from a pool's present features to its classes.
-
-        Training from a random head would destroy the features first. New classes use as many
-        samples as the memory holds of an old class, because ridge regression prefers frequent
-        classes. The scores are divided by a temperature that is fitted to a tenth of the samples. A
-        class without samples gets the lowest score.
-        """
-        head = self.head
-        index, old = torch.arange(len(pool), device=pool.y.device), pool.y[pool.num_new :]
-        if len(old):
-            most = -(-len(old) // len(old.unique()))
-            quota = torch.full((int(pool.y.max()) + 1,), most, device=pool.y.device)
-            index = first_of_each_class(pool.y, index, quota)
-        labels = pool.y[index].cpu()
-        embeddings = embed_rows(self.model, head, pool.inputs, index, self.ranks)
-        held = every_tenth(labels)
-        ridge = Ridge(head.in_features, normalise=False)
-        ridge.update(embeddings[~held.to(embeddings.device)], labels[~held])
-        temperature = 1.0
-        if bool(held.any()) and len(ridge.classes) > 1:
-            own = embeddings[held.to(embeddings.device)]
-            places = torch.searchsorted(torch.tensor(ridge.classes), labels[held])
-            temperature = fit_temperature(ridge.scores(own), places)
-            ridge.update(own, labels[held])
-        lowest = float(ridge.scores(embeddings).min()) / temperature
-        weight, bias = ridge.linear()  # (d, C), (C,)
-        classes = list(ridge.classes)
-        head.weight.zero_()
-        head.weight[classes] = (weight.T / temperature).to(head.weight)
-        if head.bias is not None:
-            head.bias.fill_(lowest)
-            head.bias[classes] = (bias / temperature).to(head.bias)
+            start_from_closed_form(self.model, self.head, pool, self.ranks)
 
     def set_pool(self, pool: Pool) -> None:
         """Take the data of a task that begins or resumes."""

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
-from gradmix.methods.distillation import WithOldNetwork
+from gradmix.methods.lwf import WithOldNetwork
 from gradmix.methods.parts import Options
 from gradmix.mixing.plan import check_rows
 from gradmix.types import Samples

@@ -26,7 +26,8 @@ class ExpandingOptions(Options):
     """The references' values, except for `align`.
 
     Alignment corrects for training sets in which old classes are rare. Here half of each batch is
-    replayed, and alignment costs accuracy.
+    replayed, and alignment costs accuracy (MNIST, MEMO with ER's protocol, one seed: 0.847 with
+    it, 0.904 without).
     """
 
     auxiliary: Number = setting(1.0, "Weight of the new-versus-old loss.", ge=0)

@@ -10,22 +10,32 @@ from functools import partial
 import torch
 
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.models.adapt import adapt, load_backbone
+from gradmix.models.adapt import Adapted, adapt, load_backbone
 from gradmix.models.convolutional import CNN, ResNet18
+from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.models.network import MLP, LinearModel, Network, Part, new_linear
 from gradmix.models.vit import ViT
 
 __all__ = [
+    "CNN",
+    "MLP",
     "MODELS",
+    "Adapted",
+    "LinearModel",
     "ModelInfo",
     "Network",
     "Part",
+    "ResNet18",
+    "ViT",
     "adapt",
     "build_empty_model",
     "build_model",
+    "drop_output",
+    "grow_head",
     "load_backbone",
     "memory_format",
     "new_linear",
+    "widen_head",
 ]
 
 

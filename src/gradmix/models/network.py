@@ -157,6 +157,10 @@ class LinearModel(Network):
     """A head on the inputs themselves, which are flattened; for frozen features.
 
     Its only mix point is the input. The criterion is exact for it: the input is the embedding.
+
+    Args:
+        inputs: Numbers per sample.
+        outputs: Classes.
     """
 
     draws_randomly = False
@@ -172,6 +176,11 @@ class MLP(Network):
 
     Mix point 0 is the flattened input, point k the output of the k-th hidden layer. The last
     hidden layer is the special part.
+
+    Args:
+        inputs: Numbers per sample.
+        outputs: Classes.
+        hidden: Widths of the hidden layers.
     """
 
     draws_randomly = False

@@ -1,123 +1,22 @@
-"""MIR and ASER: the network at each step decides which exemplars are replayed.
+"""ASER, adversarial Shapley value replay: retrieve exemplars near new samples and typical of old.
 
-Sources: Aljundi et al., "Online Continual Learning with Maximally Interfered Retrieval" (MIR),
-NeurIPS 2019, reference code optimass/Maximally_Interfered_Retrieval; Shim et al., "Online
-Class-Incremental Continual Learning with Adversarial Shapley Value" (ASER), AAAI 2021, the form
-with means ("ASVm"), reference code RaptorMai/online-continual-learning.
+Source: Shim et al., "Online Class-Incremental Continual Learning with Adversarial Shapley Value",
+AAAI 2021, the form with means ("ASVm"); reference code RaptorMai/online-continual-learning.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from math import ceil
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.criterion.embedding import embed_rows
-from gradmix.methods.er import ER
+from gradmix.methods.mir import Retrieval
 from gradmix.methods.parts import Options
-from gradmix.types import MixedBatch, Samples
-
-
-class Retrieval(ER):
-    """ER whose B2 is chosen at each step, because it depends on the network."""
-
-    plans: ClassVar[bool] = False
-
-    @abstractmethod
-    def retrieve(self, new: Tensor) -> Tensor:
-        """Return pool rows of B2 for the new samples at pool rows `new`, (|B2|,)."""
-
-    def plan_epoch(self, new: Tensor) -> None:
-        """Plan nothing: the replayed samples depend on the network at each step."""
-
-    def mixed_batch(self, step: int) -> MixedBatch:
-        """Retrieve B2, then mix B1 ∪ B2."""
-        assert self.new is not None
-        new = self.new[step]
-        batch = torch.cat([new, self.retrieve(new)])
-        return self.mixer.mix(self.mixer.plan(batch[None], self.selector.pairs), 0)
-
-
-class MIROptions(Options):
-    """The reference scores 5 candidates for each replayed sample: 50 for a replay batch of 10.
-
-    Our default is 2, because a step with 5 takes longer, and because earlier results use 2.
-    """
-
-    candidates: Number = setting(
-        2.0, "Exemplars scored per step, as a multiple of the replay batch.", ge=1
-    )
-
-
-class MIR(Retrieval):
-    """Draws candidates and replays those whose loss a step on B1 would raise most.
-
-    The virtual step is plain SGD on the unmixed B1 with the current learning rate. It leaves the
-    model, its optimizer and its BatchNorm statistics unchanged: `torch.func` swaps parameters,
-    and statistics are copies.
-
-    Mixing: B1 ∪ B2 is mixed as in ER, after retrieval. Criterion: as in ER.
-    """
-
-    options_type: ClassVar[type[Options]] = MIROptions
-    options: MIROptions
-
-    def remark(self) -> str | None:
-        """Say when there is nothing to choose."""
-        if self.replay_size == 0 or self.replay_size < len(self.memory):
-            return None
-        return (
-            f"the memory of {len(self.memory)} samples fits into the replay batch: MIR replays all "
-            "of it, as ER does"
-        )
-
-    def retrieve(self, new: Tensor) -> Tensor:
-        """Return pool rows of the candidates whose loss rises most, (|B2|,)."""
-        wanted = self.replay_size
-        number = int(self.options.candidates * wanted)
-        drawn = self.memory.draw(number, self.streams.device("replay")) + self.pool.num_new
-        if len(drawn) <= wanted:
-            return drawn
-        ranks = self.ranks
-        own = self.pool.batch(new, ranks.rows(len(new)))
-        candidates = self.pool.batch(drawn, ranks.rows(len(drawn)))
-        rise = self.interference(own, candidates, ranks.share(len(new)))
-        return drawn[ranks.gather(rise, len(drawn)).topk(wanted).indices]
-
-    def interference(self, new: Samples, candidates: Samples, share: float = 1.0) -> Tensor:
-        """Return how much a step on `new` raises the loss of each candidate, (n,).
-
-        Of several ranks, both are this rank's; `new` has a share of the step's samples.
-        """
-        parameters: dict[str, Tensor] = dict(self.model.named_parameters())
-        trained = {name: value for name, value in parameters.items() if value.requires_grad}
-        buffers = {name: value.clone() for name, value in self.model.named_buffers()}
-        outputs = functional_call(self.model, (parameters, buffers), (new.x,))
-        loss = self.class_loss(outputs, new.y) * share
-        gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        self.ranks.all_sum([gradient for gradient in gradients if gradient is not None])
-        assert self.optimizer is not None
-        rates = {
-            id(p): group["lr"] for group in self.optimizer.param_groups for p in group["params"]
-        }
-        moved = parameters | {
-            name: value.detach() - rates[id(value)] * gradient
-            for (name, value), gradient in zip(trained.items(), gradients, strict=True)
-            if gradient is not None
-        }
-        with torch.no_grad():
-            losses = []
-            for values in (parameters, moved):
-                outputs = functional_call(self.model, (values, buffers), (candidates.x,))
-                adjusted = self.adjusted(outputs)
-                losses.append(F.cross_entropy(adjusted, candidates.y, reduction="none"))
-        return losses[1] - losses[0]
+from gradmix.types import Samples
 
 
 class ASEROptions(Options):
@@ -204,7 +103,10 @@ def shapley_values(ranked: Samples, points: Samples, neighbours: int) -> Tensor:
 
         s_n = I_n / max(n, k)        s_i = s_{i+1} + (I_i − I_{i+1}) / k · min(k, i) / i
 
-    Both arguments have embeddings and labels; `ranked` samples get values, `points` are classified.
+    Args:
+        ranked: Embeddings (n, d) and labels (n,) of the samples that get values.
+        points: Embeddings (m, d) and labels (m,) of the samples that are classified.
+        neighbours: Number k of neighbours.
     """
     order = torch.cdist(points.x, ranked.x).argsort(dim=1)  # (m, n), nearest first
     match = (ranked.y[order] == points.y[:, None]).to(points.x.dtype)

@@ -1,8 +1,7 @@
-"""Methods that distil from a frozen copy of the network: LwF and WA, and the base of others.
+"""LwF, learning without forgetting: no memory; old outputs for new samples should not change.
 
-Sources: Li and Hoiem, "Learning without Forgetting", ECCV 2016; Zhao et al., "Maintaining
-Discrimination and Fairness in Class Incremental Learning" (WA), CVPR 2020. Both have the form that
-LAMDA-CL/PyCIL gives them for class-incremental learning.
+Source: Li and Hoiem, "Learning without Forgetting", ECCV 2016; the form for class-incremental
+learning follows LAMDA-CL/PyCIL. Other methods that distil derive from `WithOldNetwork`, too.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from gradmix.data.pool import Pool
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, distillation
 from gradmix.methods.parts import Options
-from gradmix.models.heads import align_weights
-from gradmix.types import MixedBatch, Samples
+from gradmix.types import MixedBatch
 
 
 class WithOldNetwork(ER):
@@ -117,35 +115,3 @@ class LwF(WithOldNetwork):
         known = outputs[:, : self.old_classes]
         kept = distillation(known, self.old_logits(mixed), self.options.temperature)
         return loss + self.options.distill * kept
-
-
-class WAOptions(Options):
-    """The reference's value."""
-
-    temperature: Number = setting(2.0, "Temperature of the distillation.", gt=0)
-
-
-class WA(WithOldNetwork):
-    """(1 − μ) · CE + μ · distillation, with the share μ of old classes among all.
-
-    After each task except the first, the weights of the new classes are scaled to the mean length
-    of the old ones. The reference draws batches from the joined data, in which old classes are
-    rare; here half of each batch is replayed, so there is less bias to correct.
-
-    Mixing: soft labels in the cross-entropy; both networks see the mixed input.
-    Criterion: as in ER.
-    """
-
-    needs_new_classes: ClassVar[bool] = True
-    options_type: ClassVar[type[Options]] = WAOptions
-    options: WAOptions
-
-    def train_step(self, step: int) -> Tensor:
-        """Return the distilled loss of one mixed batch."""
-        return self.distilled_loss(self.mixed_batch(step), self.options.temperature)
-
-    def end_task(self, new: Samples) -> None:
-        """Align the weights and store exemplars."""
-        if 0 < self.old_classes < self.seen:
-            align_weights(self.head, self.old_classes, self.seen)
-        super().end_task(new)
