@@ -56,18 +56,13 @@ KEPT_PAIRS = 50  # avoided pairs in a report
 
 
 def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learned:
-    """Return the knowledge after a call; the knowledge before it, the reader's, does not change.
-
-    `random_state` is the seed of a first call; a resumed call uses the seed in its checkpoint.
-
-    Raises:
-        InputError: If the data or parameters do not fit what was learned before.
-        DivergedError: If the loss or the scores are not finite.
-    """
+    """Return the knowledge after a call; the knowledge before it, the reader's, does not change."""
     before, watch = reader.before, reader.watch
     labels = (before.labels if before else Labels()).add(data.y, data.announced)
     if before is None:
-        setup = _first_setup(reader, data, random_state, job)
+        seed = _seed(random_state, watch, job.ranks)
+        device = job.fabric.device
+        setup = first_setup(reader.params, seed, data.x, data.layout, data.backbone, device)
     else:
         setup = before.setup.with_params(reader.params)
         method = before.method
@@ -86,15 +81,15 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
     counts = labels.encode(data.y).bincount(minlength=known)
     if before is not None:
         counts[: len(before.counts)] += torch.tensor(before.counts)
-    remarks = _warn(data, labels, counts.tolist(), shown=job.ranks.first)
     with torch_threads(setup.params["threads"]):
         call = Call(before, setup, labels, data, job)
-        for text in call.remarks if job.ranks.first else ():
+        remarks = [*_remarks(data, labels, counts.tolist()), *call.remarks]
+        for text in remarks if job.ranks.first else ():
             warnings.warn(text, DataWarning, stacklevel=6)  # the line that calls the classifier
         identity = None if watch.checkpoint is None else call.identity()
         call.train(watch, identity)
         pictures = call.keep_exemplars()
-        report = call.report(remarks + call.remarks)
+        report = call.report(remarks)
     past = before.history if before else ()
     oldest = report.call - DETAILED_CALLS
     history = (*(entry if entry.call > oldest else entry.shortened() for entry in past), report)
@@ -103,20 +98,17 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
     return Learned(setup, labels, call.method, call.holdout, seen, history, finished, pictures)
 
 
-def _first_setup(reader: Reader, data: CallData, random_state: Any, job: Job) -> Setup:
-    """Return the setup of a first call; all ranks use the seed of the first."""
-    kept, drawn = reader.watch.checkpoint, None
-    if random_state is None and kept is not None:
-        drawn = seed_on_file(kept)
+def _seed(random_state: Any, watch: Watch, ranks: Ranks) -> int:
+    """Return the seed of a first call; a call that resumes, and all ranks, use one drawn before."""
+    drawn = None
+    if random_state is None and watch.checkpoint is not None:
+        drawn = seed_on_file(watch.checkpoint)
     seed = read_seed(random_state) if drawn is None else drawn
-    if not job.ranks.alone:
-        seed = job.ranks.from_first(seed % 2**63)  # it may have been drawn
-    device = job.fabric.device
-    return first_setup(reader.params, seed, data.x, data.layout, data.backbone, device)
+    return seed if ranks.alone else ranks.from_first(seed % 2**63)
 
 
-def _warn(data: CallData, labels: Labels, counts: list[int], shown: bool) -> list[str]:
-    """Return warnings about data that is hard to learn; show them in one process."""
+def _remarks(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
+    """Return warnings about data that is hard to learn."""
     remarks = [
         f"{few_samples(labels.known[k])}{plural(counts[k], 'sample')} so far; a class with fewer "
         f"than {FEW_SAMPLES} is hard to learn"
@@ -128,10 +120,7 @@ def _warn(data: CallData, labels: Labels, counts: list[int], shown: bool) -> lis
             "most columns of X have few different whole numbers, like codes of symbols; mixing "
             "such rows makes little sense: try mix='none'"
         )
-    remarks += data.skipped
-    for text in remarks if shown else ():
-        warnings.warn(text, DataWarning, stacklevel=7)  # the line that calls the classifier
-    return remarks
+    return [*remarks, *data.skipped]
 
 
 # --- the call -------------------------------------------------------------------------------
@@ -166,9 +155,7 @@ class Call:
     ) -> None:
         fabric = job.fabric
         self.before, self.setup, self.labels, self.data = before, setup, labels, data
-        known = len(labels.known)
         self.known_before = len(before.labels.known) if before else 0
-        size = max(known, setup.outputs(known))
         self.record = CallRecord()
         self.remarks: list[str] = []
         self.method = self._build(fabric.device, job.ranks)
@@ -181,6 +168,7 @@ class Call:
         train = self._samples_to_train(samples)
         self.measured_on, self.test = self._evaluation(fabric.device)
         task = Task(1, self.classes, train, self.test)
+        known, size = len(labels.known), setup.outputs(len(labels.known))
         names, order = (*map(str, labels.known), *[""] * (size - known)), tuple(range(size))
         benchmark = Benchmark("classifier", (task,), names, order, setup.mean, setup.std)
         transforms = [TRANSFORMS[name] for name in setup.transforms()]
@@ -214,6 +202,7 @@ class Call:
         train = _rows(samples, rows)
         if params["early_stopping"]:
             left, self.stopping = EarlyStopping.split(self.method, train, params)
+            self.record.stopping = self.stopping.state
             rows = torch.arange(len(samples.y), device=samples.y.device)[rows][left]
             train = _rows(samples, rows)
         if self.data.weights is None:
@@ -330,8 +319,7 @@ class Call:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record of the call, for a checkpoint."""
-        stopping = None if self.stopping is None else dict(self.stopping.state)
-        return {**dict(self.record), "stopping": stopping}
+        return self.record.model_dump()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the record of a checkpoint; InputError if it is invalid."""

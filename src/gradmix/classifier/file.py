@@ -1,8 +1,7 @@
 """Classifier files: the schema, reading and writing, and commands that change a file.
 
-Everything in a file is checked against the schema before a network is created: types, ranges,
-lengths, and whether the parts fit each other. The weights are checked against the network when they
-are loaded. A classifier whose predictions are not finite is refused.
+The schema checks types, ranges, lengths, and whether the parts fit each other, before a network is
+created. A classifier whose predictions are not finite is refused.
 """
 
 from __future__ import annotations
@@ -166,10 +165,7 @@ class ClassifierState(Schema):
 
 
 def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned: Learned) -> int:
-    """Write a classifier file; return its size in bytes.
-
-    The parameters may have changed since the last call. A seed is stored, a generator is not.
-    """
+    """Write a classifier file; return its size in bytes. A seed is stored, a generator is not."""
     state = learned.to_state()
     changed = {
         name: value
@@ -197,10 +193,7 @@ def read(
     device: str | None = None,
     weights: FilePath | None = None,
 ) -> tuple[dict[str, Any], Learned]:
-    """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`.
-
-    `defaults` are the classifier's parameters with their defaults; earlier files lack some of them.
-    """
+    """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`."""
     if device is not None:
         _check_device(device, None)
     state = read_state_file(path, KIND)
@@ -337,10 +330,8 @@ def learn_into(
 ) -> IncrementalClassifier:
     """Let the classifier in a file learn a folder of photos, or create the file.
 
-    A stopped call resumes from a checkpoint beside the file when it is repeated, and writes an
-    identical file. A new classifier gets the parameters `defaults`, and any gets those `given`.
-    Accuracy is measured on the folder `test`, whose unknown classes are skipped. FileInUseError if
-    another process uses the file.
+    A new classifier gets the parameters `defaults`, and any gets those `given`. A stopped call
+    resumes from a checkpoint beside the file when it is repeated, and writes an identical file.
     """
     from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
 
@@ -374,11 +365,7 @@ def checkpoint_of(path: FilePath) -> Path:
 def forget_in(
     path: FilePath, names: Sequence[str], photos: FilePath | None = None
 ) -> IncrementalClassifier:
-    """Remove classes, named as text, from the classifier in a file.
-
-    `photos` is a folder with all photos of one class; see `IncrementalClassifier.forget`.
-    FileInUseError if another process uses the file.
-    """
+    """Remove classes from the classifier in a file; `photos` are all photos of a single class."""
     from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
 
     if photos is not None and len(names) != 1:
