@@ -26,7 +26,7 @@ from gradmix.classifier.call_data import (
     offer,
 )
 from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
-from gradmix.classifier.report import Accuracy, Report, few_samples, means, plural
+from gradmix.classifier.report import Accuracy, Count, Report, few_samples, means, plural
 from gradmix.classifier.setup import Setup, budget, first_setup, is_fine_tuned
 from gradmix.classifier.state import Learned, Pictures, copy_of, digest, load_method, new_holdout
 from gradmix.criterion import evaluating
@@ -127,7 +127,6 @@ def _remarks(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
 
 
 _Counts = Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
-_Count = Annotated[int, Field(ge=0)]
 _Pair = Annotated[list[Label | float], Field(min_length=3, max_length=3)]  # two classes, a share
 
 
@@ -136,8 +135,8 @@ class CallRecord(Schema):
 
     model_config = ConfigDict(frozen=False)
 
-    epochs: _Count = 0
-    steps: _Count = 0
+    epochs: Count = 0
+    steps: Count = 0
     loss: float = 0.0
     stopped_early: bool = False
     correct_before: _Counts | None = None  # before the call, by class

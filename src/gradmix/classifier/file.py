@@ -176,7 +176,7 @@ def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned:
         state["changed"] = changed
     seed = random_state.item() if isinstance(random_state, np.integer) else random_state
     state["random_state"] = seed if isinstance(seed, int) else None
-    for part in sample_parts(state["training"], state["holdout"]):
+    for part in sample_parts(state):
         part["x"] = encode_images(part["x"])
         if not isinstance(part["x"], Tensor):
             state["contents"] = ENCODED
@@ -205,7 +205,7 @@ def read(
         )
     if contents == ENCODED:
         with _blaming(path):
-            for part in sample_parts(state["training"], state["holdout"]):
+            for part in sample_parts(state):
                 if isinstance(part["x"], dict):
                     validate(EncodedImages, part["x"], path)
                     part["x"] = decode_images(part["x"])

@@ -118,10 +118,7 @@ class Learned:
         return Samples(x.cpu(), y.cpu())
 
     def forget(self, label: Any, x: Tensor | None = None) -> Learned:
-        """Return the knowledge without a class, its samples and its outputs.
-
-        x are all samples it was learned from, as the network takes them, if they are known.
-        """
+        """Return the knowledge without a class; x are all samples it was learned from, if known."""
         number = self.labels.find(label)
         label, labels = self.labels.known[number], self.labels.without(self.labels.known[number])
         if not labels.known:
@@ -185,18 +182,10 @@ class Learned:
 
     def to_state(self) -> dict[str, Any]:
         """Return everything as plain values and tensors; the tensors are not copied."""
-        setup, training = self.setup, self.training_state()
-        holdout = None if self.holdout is None else self.holdout.state_dict()
-        optional: dict[str, Any] = {}
-        if setup.backbone is not None:
-            name, size = setup.backbone.name, setup.backbone.input_size
-            optional["features"] = {"name": name, "size": size, "digest": setup.backbone.digest}
-            _change_samples(training, holdout, torch.float16)  # embeddings have no more digits
-        if self.pictures is not None:
-            optional["pictures"] = pack_pictures(self.pictures)
+        setup, backbone = self.setup, self.setup.backbone
         models = (setup.params["model"], setup.model)
         named, network = (part if isinstance(part, str) else None for part in models)
-        return {
+        state: dict[str, Any] = {
             "contents": CONTENTS,
             "params": {**setup.params, "model": named},
             "shape": list(setup.layout.shape),
@@ -210,10 +199,17 @@ class Learned:
             "counts": list(self.counts),
             "history": [report.model_dump() for report in self.history],
             "finished": self.finished,
-            "training": training,
-            "holdout": holdout,
-            **optional,
+            "training": self.training_state(),
+            "holdout": None if self.holdout is None else self.holdout.state_dict(),
         }
+        if backbone is not None:
+            about = {"name": backbone.name, "size": backbone.input_size, "digest": backbone.digest}
+            state["features"] = about
+            for part in sample_parts(state):
+                part["x"] = part["x"].half()  # embeddings have no more digits
+        if self.pictures is not None:
+            state["pictures"] = pack_pictures(self.pictures)
+        return state
 
     def _own_model(self) -> Any:
         """Return the caller's network or backbone; None if it has a name."""
@@ -234,11 +230,9 @@ class Learned:
 
 
 def from_state(state: Mapping[str, Any], model: Any = None, device: str | None = None) -> Learned:
-    """Return the knowledge of a state that `to_state` returned and `file.read` has checked.
+    """Return the knowledge of a state that `to_state` returned; `model` is the caller's network.
 
-    The state's tensors become those of the networks and memories. `model` is the network, if the
-    caller provided one; the default device is where the parameters are. InputError if weights,
-    memory or random streams do not fit the networks.
+    The networks and memories use the state's tensors. InputError if they do not fit each other.
     """
     params, saved = dict(state["params"]), state["training"]
     own_network = model if state["model"] is None else str(state["model"])
@@ -257,7 +251,8 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
                 f"features.digest: the weights of {source['name']} differ from those it was saved "
                 "with"
             )
-        _change_samples(saved, state["holdout"], torch.float32)
+        for part in sample_parts(state):
+            part["x"] = part["x"].float()  # files contain float16
     setup = Setup(params, layout, own_network, mean, std, state["seed"], backbone)
     place = pick_device(device or params["device"])
     streams = RandomStreams(setup.seed, place)
@@ -282,16 +277,11 @@ def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
     return ReplayMemory(exemplars_per_class=number) if number else None
 
 
-def sample_parts(training: Mapping[str, Any], holdout: Any) -> list[dict[str, Any]]:
+def sample_parts(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of a state that contain samples, each with its samples as "x"."""
-    parts = (training["method"]["memory"], training["method"].get("kept"), holdout)
+    method = state["training"]["method"]
+    parts = (method["memory"], method.get("kept"), state["holdout"])
     return [part for part in parts if part is not None]
-
-
-def _change_samples(training: Mapping[str, Any], holdout: Any, dtype: torch.dtype) -> None:
-    """Give the embeddings in a state another type; files contain float16."""
-    for part in sample_parts(training, holdout):
-        part["x"] = part["x"].to(dtype)
 
 
 def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) -> None:
@@ -354,12 +344,9 @@ def digest(value: Any) -> str:
 
 # --- images in files ------------------------------------------------------------------------
 #
-# Photos of the exemplars are stored beside their embeddings, as JPEG files in the order of the
-# memory. They show what the memory contains, and another classifier can learn from them. A photo of
-# 160 pixels a side takes 6 to 10 KB as JPEG, an eighth of its 77 KB; its embedding takes 2.6 KB.
-#
-# Without a frozen backbone, the exemplars are images themselves. Files store them as lossless WebP,
-# half of their size, so that learning continues with the same pixels.
+# Photos are stored beside their embeddings, as JPEG, an eighth of their size. Exemplars that are
+# images themselves are stored as lossless WebP, half of their size: learning continues with the
+# same pixels.
 
 
 class PicturesState(Schema):
