@@ -192,8 +192,8 @@ class Call:
         """Return the samples to train on; the others are for measuring and early stopping."""
         params, streams = self.setup.params, self.method.streams
         rows: Any = slice(None)
-        if self.holdout is not None:
-            if self.before is not None and self.before.holdout is not None:
+        if params["holdout_per_class"]:
+            if self.before is not None:
                 self.holdout.load_state_dict(self.before.holdout.state_dict())
             priority = random_priority(len(samples.y), streams.device("holdout"))
             repeated = self._held_out_before(samples)
@@ -214,7 +214,6 @@ class Call:
 
     def _held_out_before(self, samples: Samples) -> Tensor:
         """Return which images were held out by an earlier call, (N,); a warning counts them."""
-        assert self.holdout is not None
         found = torch.zeros_like(samples.y, dtype=torch.bool)
         if self.setup.given.images and isinstance(samples.x, Tensor) and len(self.holdout):
             found = held_out_before(samples, self.holdout)
@@ -232,7 +231,7 @@ class Call:
             x, y = self.data.evaluation
             encoded = self.labels.encode(y, "eval_set's y")
             return "eval_set", Samples(x.to(device), encoded.to(device))
-        if self.holdout is not None and len(self.holdout):
+        if len(self.holdout):
             return "holdout", self.holdout.samples
         none = torch.empty(0, dtype=torch.int64, device=device)
         return None, Samples(self.data.x[:0].to(device), none)
@@ -369,7 +368,7 @@ class Call:
             more=[known[k] for k in self.classes if k < self.known_before],
             samples=len(self.training.benchmark.tasks[0].train.y),
             memory=len(self.method.memory),
-            held_out=0 if self.holdout is None else len(self.holdout),
+            held_out=len(self.holdout),
             measured_on=self.measured_on,
             accuracy=accuracy,
             **measured,

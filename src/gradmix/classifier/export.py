@@ -338,8 +338,7 @@ def _load(learned: Learned, repo_id: str, include_exemplars: bool) -> str:
 def _reveals(learned: Learned, include_exemplars: bool) -> str:
     stored = "No exemplars and no held-out samples are in the file."
     if include_exemplars:
-        held = 0 if learned.holdout is None else len(learned.holdout)
-        count = len(learned.method.stored_samples().y) + held
+        count = len(learned.method.stored_samples().y) + len(learned.holdout)
         kind = "Pictures" if learned.setup.given.images else "Rows"
         if learned.setup.backbone is not None and learned.pictures is None:
             kind = "Embeddings"

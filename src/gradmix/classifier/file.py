@@ -203,18 +203,16 @@ def read(
             f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
             f"{CONTENTS} and {ENCODED}: install the version that wrote it or a later one"
         )
-    if contents == ENCODED:
-        with _blaming(path):
-            for part in sample_parts(state):
-                if isinstance(part["x"], dict):
-                    validate(EncodedImages, part["x"], path)
-                    part["x"] = decode_images(part["x"])
-            state["contents"] = CONTENTS
-    if isinstance(state.get("params"), dict):
-        earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
-        for name in ADDED:
-            state["params"].setdefault(name, earlier[name])
+    earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
     with _blaming(path):
+        for part in sample_parts(state) if contents == ENCODED else ():
+            if isinstance(part["x"], dict):
+                validate(EncodedImages, part["x"], path)
+                part["x"] = decode_images(part["x"])
+        state["contents"] = CONTENTS
+        if isinstance(state.get("params"), dict):
+            for name in ADDED:
+                state["params"].setdefault(name, earlier[name])
         checked = validate(ClassifierState, state, path)
     names = {*defaults}
     if {*checked.params, "random_state"} != names or not {*checked.changed} <= names:
@@ -255,10 +253,7 @@ def _predicts_finite(learned: Learned) -> bool:
     count = max(2, min(PROBES, PROBE_NUMBERS // math.prod(layout.shape)))
     noise = torch.randn(count, *layout.shape, generator=torch.Generator().manual_seed(0))
     scores = [learned.method.predict(noise.to(learned.device))[:, :known].cpu()]
-    samples = [
-        learned.method.stored_samples().x,
-        learned.holdout.x if learned.holdout else torch.empty(0),
-    ]
+    samples = [learned.method.stored_samples().x, learned.holdout.x]
     if layout.images:
         samples.append(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
     for x in samples:

@@ -57,7 +57,7 @@ class Learned:
     setup: Setup
     labels: Labels
     method: Method  # in evaluation mode
-    holdout: ReplayMemory | None  # samples for measuring, never trained on
+    holdout: ReplayMemory  # samples for measuring, never trained on
     counts: tuple[int, ...]  # samples seen of each known class, in all calls
     history: tuple[Report, ...]
     finished: str = ""  # identifies the call that led here
@@ -95,7 +95,7 @@ class Learned:
 
     def novelty_threshold(self, false_alarm_rate: float) -> float:
         """Return the novelty above which a sample counts as unknown, from held-out samples."""
-        if self.holdout is None or not len(self.holdout):
+        if not len(self.holdout):
             raise InputError(
                 "unknown is given, but no samples are held out to set its threshold; learn with "
                 "holdout_per_class= of 10 or more"
@@ -132,8 +132,7 @@ class Learned:
             raise InputError(f"X is given, but {name} cannot unlearn samples exactly; omit it")
         else:
             other.method.forget(number)
-        if other.holdout is not None:
-            other.holdout.forget(number)
+        other.holdout.forget(number)
         other.method.memory.set_budget(*budget(self.setup.params, len(labels.known)))
         return replace(
             other,
@@ -154,7 +153,7 @@ class Learned:
     def _learned_from(self, number: int, x: Tensor | None) -> Tensor | None:
         """Return the network inputs that a closed-form method learned of a class, if known."""
         memory, holdout = self.method.memory, self.holdout
-        held = torch.empty(0) if holdout is None else holdout.x[holdout.y == number]
+        held = holdout.x[holdout.y == number]
         if x is None:
             x = memory.x[memory.y == number]
             if len(x) + len(held) != self.counts[number]:
@@ -200,7 +199,7 @@ class Learned:
             "history": [report.model_dump() for report in self.history],
             "finished": self.finished,
             "training": self.training_state(),
-            "holdout": None if self.holdout is None else self.holdout.state_dict(),
+            "holdout": self.holdout.state_dict() if setup.params["holdout_per_class"] else None,
         }
         if backbone is not None:
             about = {"name": backbone.name, "size": backbone.input_size, "digest": backbone.digest}
@@ -263,7 +262,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     for network in method.networks().values():
         network.eval()
     holdout = new_holdout(params)
-    if holdout is not None:
+    if state["holdout"] is not None:
         holdout.load_state_dict(moved(state["holdout"], place))
     history = tuple(Report(**entry) for entry in state["history"])
     counts, finished = tuple(state["counts"]), state["finished"]
@@ -271,10 +270,9 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     return Learned(setup, labels, method, holdout, counts, history, finished, pictures)
 
 
-def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
-    """Return an empty memory for samples to measure on; None if none are held out."""
-    number = params["holdout_per_class"]
-    return ReplayMemory(exemplars_per_class=number) if number else None
+def new_holdout(params: Mapping[str, Any]) -> ReplayMemory:
+    """Return an empty memory for samples to measure on."""
+    return ReplayMemory(exemplars_per_class=params["holdout_per_class"] or 0)
 
 
 def sample_parts(state: Mapping[str, Any]) -> list[dict[str, Any]]:

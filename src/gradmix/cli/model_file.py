@@ -124,7 +124,7 @@ def _facts(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
     learned = classifier._learned
     setup, names, number = learned.setup, learned.labels.known, len(learned.counts)
     kept, held = (
-        [0] * number if samples is None else samples.y.cpu().bincount(minlength=number).tolist()
+        samples.y.cpu().bincount(minlength=number).tolist()
         for samples in (learned.method.memory, learned.holdout)
     )
     networks = learned.method.networks().values()

@@ -116,9 +116,8 @@ class ServedModel:
         learned = classifier._fitted()
         if not learned.setup.given.images:
             raise InputError(f"{self.path} has learned rows of numbers; only photos can be served")
-        held = 0 if learned.holdout is None else len(learned.holdout)
-        least = max(self._rate, 1 / (held + 1))  # the smallest rate that held-out samples allow
-        rate = least if least <= LARGEST_RATE else None
+        allowed = max(self._rate, 1 / (len(learned.holdout) + 1))  # by the held-out photos
+        rate = allowed if allowed <= LARGEST_RATE else None
         rank(classifier, [Image.new("RGB", (8, 8))], 1, rate)  # prepares the network
         return Loaded(classifier, rate, [_text(label) for label in learned.labels.known])
 
