@@ -331,14 +331,11 @@ class Call:
             self.stopping.load_state(self.record.stopping, self.method)
 
     def keep_exemplars(self) -> Pictures | None:
-        """Return the pictures of the exemplars; None if photos are not kept.
-
-        Closed-form methods have no use for exemplars. With photos, the memory gets some for them.
-        """
+        """Return the pictures of the exemplars; None if photos are not kept."""
         data, memory, before = self.data, self.method.memory, self.before
         if data.backbone is None or data.photos is None or not self.setup.params["keep_images"]:
             return None
-        if not self.method.trains:
+        if not self.method.trains:  # closed-form methods store no exemplars themselves
             train = self.training.benchmark.tasks[0].train
             memory.add(train, random_priority(len(train.y), self.method.streams.device("memory")))
         x = data.x

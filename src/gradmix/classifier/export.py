@@ -66,7 +66,7 @@ class ExportMixin:
             InputError: If the method's predictions do not come from a network.
             FileError: If the file cannot be written.
         """
-        learned, path = self._fitted(), read_path(path)
+        learned, target = self._fitted(), read_path(path)
         try:
             import onnx
             import onnxscript  # noqa: F401  # the exporter needs it
@@ -83,7 +83,7 @@ class ExportMixin:
         names = {"classes": json.dumps(network.classes), "gradmix": version("gradmix")}
         onnx.helper.set_model_props(model, names)
         onnx.checker.check_model(model)
-        write_file(path, model.SerializeToString())
+        write_file(target, model.SerializeToString())
 
     def push_to_hub(
         self,
@@ -178,13 +178,13 @@ class ExportMixin:
         return found
 
 
-def write_file(path: str | os.PathLike[str], content: bytes) -> None:
+def write_file(path: str, content: bytes) -> None:
     """Write a file, completely or not at all; FileError if it cannot be written."""
     try:
         with replacing(path) as file:
             file.write(content)
     except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
-        raise FileError(f"{os.fspath(path)!r} cannot be written: {error}") from error
+        raise FileError(f"{path!r} cannot be written: {error}") from error
 
 
 # --- the network ----------------------------------------------------------------------------

@@ -200,7 +200,7 @@ def read(
     contents = state.get("contents")
     if type(contents) is not int or contents not in (CONTENTS, ENCODED):
         raise FileError(
-            f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
+            f"{path} has contents of version {str(contents)[:40]}; this gradmix reads "
             f"{CONTENTS} and {ENCODED}: install the version that wrote it or a later one"
         )
     earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
@@ -216,7 +216,7 @@ def read(
         checked = validate(ClassifierState, state, path)
     names = {*defaults}
     if {*checked.params, "random_state"} != names or not {*checked.changed} <= names:
-        raise FileError(f"{os.fspath(path)} is damaged: params: not those of a classifier")
+        raise FileError(f"{path} is damaged: params: not those of a classifier")
     if checked.features is not None or weights is not None:
         _find_weights(path, state["params"], weights)
     own = checked.params["model"] is None
@@ -227,8 +227,7 @@ def read(
     with _blaming(path, model if own else None):
         learned = from_state(state, model, device)
         if not _predicts_finite(learned):
-            reason = "training.method: predictions are not finite"
-            raise FileError(f"{os.fspath(path)} is damaged: {reason}")
+            raise FileError(f"{path} is damaged: training.method: predictions are not finite")
     params = {**learned.setup.params, **checked.changed, "random_state": checked.random_state}
     return params, learned
 
@@ -237,11 +236,11 @@ def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None
     """Set the file with the backbone's weights, which the classifier file does not contain."""
     if given is not None:
         if params["weights"] is None:
-            raise InputError(f"weights is given, but {os.fspath(path)} needs no weights; omit it")
+            raise InputError(f"weights is given, but {path} needs no weights; omit it")
         params["weights"] = os.fspath(given)
     if params["weights"] is not None and not os.path.isfile(params["weights"]):
         raise FileError(
-            f"{os.fspath(path)} needs the backbone's weights, and there is no file "
+            f"{path} needs the backbone's weights, and there is no file "
             f"{params['weights']!r}; pass its place as weights="
         )
 
@@ -273,10 +272,10 @@ def _blaming(path: FilePath, model: nn.Module | None = None) -> Iterator[None]:
             raise
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         if model is None:
-            raise FileError(f"{os.fspath(path)} is damaged: {kind}{error}") from error
+            raise FileError(f"{path} is damaged: {kind}{error}") from error
         raise InputError(
-            f"model is a {type(model).__name__} that does not fit {os.fspath(path)}; give one with "
-            f"the same layers as when it was saved: {error}"
+            f"model is a {type(model).__name__} that does not fit {path}; give one with the same "
+            f"layers as when it was saved: {error}"
         ) from error
 
 
@@ -291,7 +290,7 @@ def _check_device(device: Any, saved_in: FilePath | None) -> None:
         if saved_in is None:
             raise InputError(reason) from error
         raise FileError(
-            f"{os.fspath(saved_in)} was saved with a device that is not available here; load it "
+            f"{saved_in} was saved with a device that is not available here; load it "
             f"with another, for example device='cpu': {reason}"
         ) from error
 
@@ -300,13 +299,13 @@ def _check_model(path: FilePath, network: str | None, model: Any) -> None:
     """Require a network exactly if the file does not name one."""
     if network is None and not isinstance(model, nn.Module):
         raise InputError(
-            f"model is {str(model)[:80]!r}; {os.fspath(path)} was made with a network of your own: "
-            "pass it as model="
+            f"model is {str(model)[:80]!r}; {path} was made with a network of your own: pass it as "
+            "model="
         )
     if network is not None and model is not None:
         given = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
         raise InputError(
-            f"model is {given}; {os.fspath(path)} has its own network {network[:40]!r}: omit model="
+            f"model is {given}; {path} has its own network {network[:40]!r}: omit model="
         )
 
 
@@ -354,7 +353,7 @@ def learn_into(
 
 def checkpoint_of(path: FilePath) -> Path:
     """Return the checkpoint of `learn_into`, beside the classifier file."""
-    return Path(f"{os.fspath(path)}.checkpoint")
+    return Path(f"{path}.checkpoint")
 
 
 def forget_in(

@@ -283,11 +283,11 @@ def read_seed(random_state: Any) -> int:
         raise InputError(f"random_state is {str(random_state)[:80]!r}: {error}") from error
 
 
-def read_path(path: Any, name: str = "path") -> str | os.PathLike[str]:
+def read_path(path: Any, name: str = "path") -> str:
     """Return the path of a file; InputError if it is something else."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"{name} is a {type(path).__name__}; give the name of a file")
-    return path
+    return os.fspath(path)
 
 
 def read_weights(sample_weight: Any, count: int) -> Array | None:

@@ -123,7 +123,7 @@ class Learned:
         label, labels = self.labels.known[number], self.labels.without(self.labels.known[number])
         if not labels.known:
             raise InputError(f"{label!r} is the only known class; call fit to start again")
-        other = from_state(copy_of(self.to_state()), self._own_model(), str(self.device))
+        other = self._copy()
         left = (other.method.memory.y != number).nonzero().flatten().tolist()
         if isinstance(other.method, ClosedForm):
             other.method.forget(number, other._learned_from(number, x))
@@ -145,10 +145,9 @@ class Learned:
 
     def without_samples(self) -> Learned:
         """Return the knowledge without any samples; InputError if predictions need exemplars."""
-        other = from_state(copy_of(self.to_state()), self._own_model(), str(self.device))
+        other = self._copy()
         other.method.drop_samples()
-        holdout = new_holdout(self.setup.params)
-        return replace(other, holdout=holdout, finished="", pictures=None)
+        return replace(other, holdout=new_holdout(self.setup.params), finished="", pictures=None)
 
     def _learned_from(self, number: int, x: Tensor | None) -> Tensor | None:
         """Return the network inputs that a closed-form method learned of a class, if known."""
@@ -210,20 +209,21 @@ class Learned:
             state["pictures"] = pack_pictures(self.pictures)
         return state
 
-    def _own_model(self) -> Any:
-        """Return the caller's network or backbone; None if it has a name."""
-        model = self.setup.params["model"]
-        return None if isinstance(model, str) else model
+    def _copy(self) -> Learned:
+        """Return the knowledge with tensors of its own, on the same device."""
+        return from_state(**self.__getstate__(), device=str(self.device))
 
     def digest(self) -> str:
         """Return a digest of everything: equal if and only if nothing differs."""
         return digest(self.to_state())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"state": copy_of(self.to_state()), "model": self._own_model()}
+        model = self.setup.params["model"]
+        own = None if isinstance(model, str) else model  # the caller's network or backbone
+        return {"state": copy_of(self.to_state()), "model": own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        other = from_state(state["state"], state["model"])
+        other = from_state(**state)
         for name in self.__dataclass_fields__:
             object.__setattr__(self, name, getattr(other, name))
 

@@ -1,8 +1,7 @@
 """gradmix demo: learn photos; compare GradMix with its controls, plain replay, Mixup and Remix.
 
 No package contains many labelled photos, so the demo cuts a few photos that come with scikit-learn
-and scikit-image into pieces. A class is the photo that a piece comes from. This is easier than real
-classes, and the demo says so.
+and scikit-image into pieces. A class is the photo that a piece comes from.
 """
 
 from __future__ import annotations

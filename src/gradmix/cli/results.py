@@ -133,7 +133,8 @@ def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult
 
     everything, problems = store.read_all()
     _say_skipped(problems)
-    chosen, others = [], []
+    chosen: list[RunResult] = []
+    others: list[RunResult] = []
     for result in everything:
         wanted = protocol_version(result.config) if protocol is None else protocol
         (chosen if result.protocol_version == wanted else others).append(result)

@@ -164,10 +164,7 @@ with_settings = with_options(
         for name, setting in OPTIONS.items()
     ]
 )
-"""Gives a command with `**settings` an option for each setting of a run.
-
-Options take several values. A setting that is a list itself takes one list.
-"""
+"""Gives a command with `**settings` an option for each setting of a run, with several values."""
 
 
 def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
