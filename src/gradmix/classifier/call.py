@@ -200,9 +200,9 @@ class Call:
             rows = offer(self.holdout, samples, priority, repeated).nonzero().flatten()
         train = _rows(samples, rows)
         if params["early_stopping"]:
-            left, self.stopping = EarlyStopping.split(self.method, train, params)
+            self.stopping = EarlyStopping(self.method, train, params)
             self.record.stopping = self.stopping.state
-            rows = torch.arange(len(samples.y), device=samples.y.device)[rows][left]
+            rows = torch.arange(len(samples.y), device=samples.y.device)[rows][self.stopping.left]
             train = _rows(samples, rows)
         if self.data.weights is None:
             return train

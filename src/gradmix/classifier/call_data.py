@@ -8,7 +8,7 @@ that a value read from a file equals the value in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
@@ -331,34 +331,27 @@ class StoppingState(Schema):
 class EarlyStopping:
     """Ends the first stage when the accuracy on held-out samples stops rising.
 
-    The networks then return to the weights of the best epoch. The exemplars return to the memory
-    at the end of the call.
+    A share of each class of the new samples and of the memory is held out. The networks return to
+    the weights of the best epoch, and the exemplars to the memory at the end of the call.
     """
 
-    def __init__(self, samples: Sequence[Samples], exemplars: Kept | None, patience: int) -> None:
-        self._samples = samples  # the held-out samples, in one or more parts
-        self._exemplars = exemplars  # those of them that came from the memory
-        self._patience = patience  # epochs without a rise before the stage ends
-        self.state = StoppingState(best=-1, since=0, weights={}, returned=exemplars is None)
-
-    @classmethod
-    def split(
-        cls, method: Method, train: Samples, params: Mapping[str, Any]
-    ) -> tuple[Tensor, EarlyStopping]:
-        """Hold out a share of each class; return a mask of the samples left to train on, (N,)."""
+    def __init__(self, method: Method, train: Samples, params: Mapping[str, Any]) -> None:
         share, generator = params["validation_fraction"], method.streams.device("validation")
         chosen = _share_of_each(train.y, share, generator)
-        samples = [Samples(train.x[chosen], train.y[chosen])]
-        kept = None
+        self.left = ~chosen  # the new samples that remain for training, (N,)
+        self._patience = params["patience"]  # epochs without a rise before the stage ends
+        self._samples = [Samples(train.x[chosen], train.y[chosen])]
+        self._exemplars: Kept | None = None  # those held out that came from the memory
         if len(method.memory):
             spared = _share_of_each(method.memory.y, share, generator)
             if bool(spared.any()):  # with one exemplar per class there is none to spare
-                kept = method.memory.split_off(spared)
-                samples.append(kept.samples)
+                self._exemplars = method.memory.split_off(spared)
+                self._samples.append(self._exemplars.samples)
         if isinstance(train.x, Tensor):  # samples in files stay there
-            x, y = (torch.cat(parts) for parts in zip(*samples, strict=True))
-            samples = [Samples(x, y)]
-        return ~chosen, cls(samples, kept, params["patience"])
+            x, y = (torch.cat(parts) for parts in zip(*self._samples, strict=True))
+            self._samples = [Samples(x, y)]
+        returned = self._exemplars is None
+        self.state = StoppingState(best=-1, since=0, weights={}, returned=returned)
 
     def note(self, training: Training, event: EpochDone) -> bool:
         """Look at the accuracy after an epoch; return whether the stage ends early."""
