@@ -77,10 +77,9 @@ class ServedModel:
 
     def refresh(self) -> None:
         """Load the file again if it has changed; keep the old model if the new one is invalid."""
-        version = self._version()
-        if version == self._seen:
+        seen, self._seen = self._seen, self._version()
+        if self._seen == seen:
             return
-        self._seen = version
         try:
             self.loaded = self._load()
             self.problem = ""
@@ -96,12 +95,8 @@ class ServedModel:
                         f"photo {row + 1} is {width}x{height}; at most {self._max_pixels:,} pixels "
                         "are accepted"
                     )
-            loaded = self.loaded
-            found = rank(loaded.classifier, photos, top, loaded.rate, "photo")
-            return [
-                row._replace(classes=[(_text(label), share) for label, share in row.classes])
-                for row in found
-            ]
+            classifier, rate, _ = self.loaded
+            return rank(classifier, photos, top, rate, "photo")
 
     def _version(self) -> tuple[int, ...] | None:
         """Return what changes when the file is replaced; None if there is none."""
@@ -197,7 +192,9 @@ def create_app(
             "predictions": [
                 {
                     "file": part.filename,
-                    "classes": [{"class": name, "probability": p} for name, p in row.classes],
+                    "classes": [
+                        {"class": _text(label), "probability": p} for label, p in row.classes
+                    ],
                     "unknown": row.unknown,
                     "novelty": row.novelty,
                 }
