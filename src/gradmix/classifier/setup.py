@@ -329,10 +329,12 @@ class Setup:
             )
         if params["early_stopping"] and not kind.trains:
             raise InputError(f"early_stopping is True, but {self.method} has no epochs; omit it")
-        steps, epochs = max(1, samples // params["batch_size"]), params["epochs"]
-        if epochs is None:
-            usual_epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
-            epochs = FINE_TUNE_EPOCHS if is_fine_tuned(params) else usual_epochs
+        steps = max(1, samples // params["batch_size"])
+        epochs = FINE_TUNE_EPOCHS
+        if params["epochs"] is not None:
+            epochs = int(params["epochs"])
+        elif not is_fine_tuned(params):
+            epochs = min(max(EPOCHS, math.ceil(STEPS / steps)), MOST_EPOCHS)
         mix = choose_mix(params["mix"], kind.replays, images=self.image_network)
         few = mix in HIGH_TAU and epochs * steps < MANY_STEPS
         usual = FEW_STEPS_PRESET if few else {}
@@ -342,7 +344,7 @@ class Setup:
             method=self.method,
             recipe=parse_recipe(**dict(mixing)),
             settings=self._training(epochs),
-            options=tuple((params["options"] or {}).items()),
+            options=tuple(dict(params["options"] or {}).items()),
             exemplars_per_class=each,
             memory_total=total,
             criterion=CriterionSettings(**given_settings(CriterionSettings, params)),
