@@ -80,7 +80,7 @@ def settings_page() -> str:
         lines += [f"## {(group.__doc__ or '').splitlines()[0].rstrip('.')}", ""]
         lines += ["| setting | value | default | source | meaning |", "|---|---|---|---|---|"]
         for d in describe(group).values():
-            default = _shown(d.default)
+            default = shown(d.default)
             lines.append(f"| `{d.name}` | {d.allowed} | {default} | {d.source} | {d.help} |")
         lines.append("")
     lines += ["## What `IncrementalClassifier` chooses from the data", ""]
@@ -90,7 +90,7 @@ def settings_page() -> str:
     lines += ["", "## Defaults of data sets that differ", ""]
     lines += ["| data set | settings |", "|---|---|"]
     for name, preset in PRESETS.items():
-        values = ", ".join(f"{key}={_shown(value)}" for key, value in preset.items())
+        values = ", ".join(f"{key}={shown(value)}" for key, value in preset.items())
         lines.append(f"| {name} | {values or 'none'} |")
     return "\n".join(lines) + "\n"
 
@@ -106,7 +106,8 @@ def classifier_help(names: Iterable[str], indent: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value as help and documentation show it."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
     return str(value)

@@ -9,11 +9,7 @@ from gradmix.errors import DataNotFoundError, InputError
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return `path` with `~` replaced.
-
-    Raises:
-        InputError: It is not a possible path, for example because of a NUL character.
-    """
+    """Return `path` with `~` replaced; InputError if it is not a possible path."""
     try:
         text = os.fspath(path)
         if isinstance(text, str) and "\0" not in text:
@@ -27,16 +23,7 @@ PHOTO_FOLDER = "for photos give a folder that contains a folder of images for ea
 
 
 def existing_path(path: str | os.PathLike[str], remedy: str = PHOTO_FOLDER) -> Path:
-    """Return the path of a folder or of a regular file.
-
-    Args:
-        path: The path.
-        remedy: What the error tells the user to give instead.
-
-    Raises:
-        InputError: It is not a possible path.
-        DataNotFoundError: There is no such folder or file.
-    """
+    """Return the path of a folder or a regular file; DataNotFoundError with a remedy if missing."""
     found = checked_path(path)
     if os.path.isdir(found) or os.path.isfile(found):  # unlike Path's methods, these never raise
         return found

@@ -28,7 +28,6 @@ from gradmix.training.metrics import LOWER_IS_BETTER, METRICS
 
 TABLES: dict[str, dict[str, Any]] = {
     "method": METHODS,
-    "mix": RECIPES,
     "partners": DRAW,
     "blend": BLEND,
     "labels": SHARES,
@@ -36,19 +35,15 @@ TABLES: dict[str, dict[str, Any]] = {
     "dataset": DATASETS,
     "metric": METRICS,
     "logger": LOGGERS,
+    "mix": RECIPES,  # the last: its text may name partners, blends and labels
 }
 """Where each kind of plugin is looked up."""
 
 _INFO: dict[str, Any] = {"method": MethodInfo, "model": ModelInfo, "dataset": DataSetInfo}
 _AXES = {"partners": PARTNERS, "blend": BLENDS, "labels": LABELS}
 
-GROUPS = {
-    **{
-        f"gradmix.{kind}s": kind
-        for kind in ("method", "blend", "model", "dataset", "metric", "logger")
-    },
-    **{"gradmix.mixes": "mix", "gradmix.partners": "partners", "gradmix.labels": "labels"},
-}
+_PLURALS = {"mix": "mixes", "partners": "partners", "labels": "labels"}
+GROUPS = {f"gradmix.{_PLURALS.get(kind, f'{kind}s')}": kind for kind in TABLES}
 """The entry points through which an installed package offers plugins."""
 
 RESERVED = ("none", "auto", "cutmix", "manifold")

@@ -197,7 +197,7 @@ def test_photos_are_held_out_by_default(tmp_path, photos, learned_photos):
         learned_photos(("red",), exemplars_per_class=4)._learned.setup.params["holdout_per_class"]
         == 1
     )
-    assert learned_photos(("red",), memory_total=40)._learned.holdout is None
+    assert len(learned_photos(("red",), memory_total=40)._learned.holdout) == 0
     assert (
         IncrementalClassifier(model="linear").fit([[0.0], [1.0]] * 5, [0, 1] * 5).report_.held_out
         == 0

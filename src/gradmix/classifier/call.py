@@ -26,7 +26,7 @@ from gradmix.classifier.call_data import (
     offer,
 )
 from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
-from gradmix.classifier.report import Accuracy, Report, few_samples, means, plural
+from gradmix.classifier.report import Accuracy, Count, Report, few_samples, means, plural
 from gradmix.classifier.setup import Setup, budget, first_setup, is_fine_tuned
 from gradmix.classifier.state import Learned, Pictures, copy_of, digest, load_method, new_holdout
 from gradmix.criterion import evaluating
@@ -56,18 +56,13 @@ KEPT_PAIRS = 50  # avoided pairs in a report
 
 
 def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learned:
-    """Return the knowledge after a call; the knowledge before it, the reader's, does not change.
-
-    `random_state` is the seed of a first call; a resumed call uses the seed in its checkpoint.
-
-    Raises:
-        InputError: If the data or parameters do not fit what was learned before.
-        DivergedError: If the loss or the scores are not finite.
-    """
+    """Return the knowledge after a call; the knowledge before it, the reader's, does not change."""
     before, watch = reader.before, reader.watch
     labels = (before.labels if before else Labels()).add(data.y, data.announced)
     if before is None:
-        setup = _first_setup(reader, data, random_state, job)
+        seed = _seed(random_state, watch, job.ranks)
+        device = job.fabric.device
+        setup = first_setup(reader.params, seed, data.x, data.layout, data.backbone, device)
     else:
         setup = before.setup.with_params(reader.params)
         method = before.method
@@ -86,15 +81,15 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
     counts = labels.encode(data.y).bincount(minlength=known)
     if before is not None:
         counts[: len(before.counts)] += torch.tensor(before.counts)
-    remarks = _warn(data, labels, counts.tolist(), shown=job.ranks.first)
     with torch_threads(setup.params["threads"]):
         call = Call(before, setup, labels, data, job)
-        for text in call.remarks if job.ranks.first else ():
+        remarks = [*_remarks(data, labels, counts.tolist()), *call.remarks]
+        for text in remarks if job.ranks.first else ():
             warnings.warn(text, DataWarning, stacklevel=6)  # the line that calls the classifier
         identity = None if watch.checkpoint is None else call.identity()
         call.train(watch, identity)
         pictures = call.keep_exemplars()
-        report = call.report(remarks + call.remarks)
+        report = call.report(remarks)
     past = before.history if before else ()
     oldest = report.call - DETAILED_CALLS
     history = (*(entry if entry.call > oldest else entry.shortened() for entry in past), report)
@@ -103,20 +98,17 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
     return Learned(setup, labels, call.method, call.holdout, seen, history, finished, pictures)
 
 
-def _first_setup(reader: Reader, data: CallData, random_state: Any, job: Job) -> Setup:
-    """Return the setup of a first call; all ranks use the seed of the first."""
-    kept, drawn = reader.watch.checkpoint, None
-    if random_state is None and kept is not None:
-        drawn = seed_on_file(kept)
+def _seed(random_state: Any, watch: Watch, ranks: Ranks) -> int:
+    """Return the seed of a first call; a call that resumes, and all ranks, use one drawn before."""
+    drawn = None
+    if random_state is None and watch.checkpoint is not None:
+        drawn = seed_on_file(watch.checkpoint)
     seed = read_seed(random_state) if drawn is None else drawn
-    if not job.ranks.alone:
-        seed = job.ranks.from_first(seed % 2**63)  # it may have been drawn
-    device = job.fabric.device
-    return first_setup(reader.params, seed, data.x, data.layout, data.backbone, device)
+    return seed if ranks.alone else ranks.from_first(seed % 2**63)
 
 
-def _warn(data: CallData, labels: Labels, counts: list[int], shown: bool) -> list[str]:
-    """Return warnings about data that is hard to learn; show them in one process."""
+def _remarks(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
+    """Return warnings about data that is hard to learn."""
     remarks = [
         f"{few_samples(labels.known[k])}{plural(counts[k], 'sample')} so far; a class with fewer "
         f"than {FEW_SAMPLES} is hard to learn"
@@ -128,17 +120,13 @@ def _warn(data: CallData, labels: Labels, counts: list[int], shown: bool) -> lis
             "most columns of X have few different whole numbers, like codes of symbols; mixing "
             "such rows makes little sense: try mix='none'"
         )
-    remarks += data.skipped
-    for text in remarks if shown else ():
-        warnings.warn(text, DataWarning, stacklevel=7)  # the line that calls the classifier
-    return remarks
+    return [*remarks, *data.skipped]
 
 
 # --- the call -------------------------------------------------------------------------------
 
 
 _Counts = Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
-_Count = Annotated[int, Field(ge=0)]
 _Pair = Annotated[list[Label | float], Field(min_length=3, max_length=3)]  # two classes, a share
 
 
@@ -147,8 +135,8 @@ class CallRecord(Schema):
 
     model_config = ConfigDict(frozen=False)
 
-    epochs: _Count = 0
-    steps: _Count = 0
+    epochs: Count = 0
+    steps: Count = 0
     loss: float = 0.0
     stopped_early: bool = False
     correct_before: _Counts | None = None  # before the call, by class
@@ -166,9 +154,7 @@ class Call:
     ) -> None:
         fabric = job.fabric
         self.before, self.setup, self.labels, self.data = before, setup, labels, data
-        known = len(labels.known)
         self.known_before = len(before.labels.known) if before else 0
-        size = max(known, setup.outputs(known))
         self.record = CallRecord()
         self.remarks: list[str] = []
         self.method = self._build(fabric.device, job.ranks)
@@ -181,6 +167,7 @@ class Call:
         train = self._samples_to_train(samples)
         self.measured_on, self.test = self._evaluation(fabric.device)
         task = Task(1, self.classes, train, self.test)
+        known, size = len(labels.known), setup.outputs(len(labels.known))
         names, order = (*map(str, labels.known), *[""] * (size - known)), tuple(range(size))
         benchmark = Benchmark("classifier", (task,), names, order, setup.mean, setup.std)
         transforms = [TRANSFORMS[name] for name in setup.transforms()]
@@ -205,16 +192,17 @@ class Call:
         """Return the samples to train on; the others are for measuring and early stopping."""
         params, streams = self.setup.params, self.method.streams
         rows: Any = slice(None)
-        if self.holdout is not None:
-            if self.before is not None and self.before.holdout is not None:
+        if params["holdout_per_class"]:
+            if self.before is not None:
                 self.holdout.load_state_dict(self.before.holdout.state_dict())
             priority = random_priority(len(samples.y), streams.device("holdout"))
             repeated = self._held_out_before(samples)
             rows = offer(self.holdout, samples, priority, repeated).nonzero().flatten()
         train = _rows(samples, rows)
         if params["early_stopping"]:
-            left, self.stopping = EarlyStopping.split(self.method, train, params)
-            rows = torch.arange(len(samples.y), device=samples.y.device)[rows][left]
+            self.stopping = EarlyStopping(self.method, train, params)
+            self.record.stopping = self.stopping.state
+            rows = torch.arange(len(samples.y), device=samples.y.device)[rows][self.stopping.left]
             train = _rows(samples, rows)
         if self.data.weights is None:
             return train
@@ -226,7 +214,6 @@ class Call:
 
     def _held_out_before(self, samples: Samples) -> Tensor:
         """Return which images were held out by an earlier call, (N,); a warning counts them."""
-        assert self.holdout is not None
         found = torch.zeros_like(samples.y, dtype=torch.bool)
         if self.setup.given.images and isinstance(samples.x, Tensor) and len(self.holdout):
             found = held_out_before(samples, self.holdout)
@@ -244,7 +231,7 @@ class Call:
             x, y = self.data.evaluation
             encoded = self.labels.encode(y, "eval_set's y")
             return "eval_set", Samples(x.to(device), encoded.to(device))
-        if self.holdout is not None and len(self.holdout):
+        if len(self.holdout):
             return "holdout", self.holdout.samples
         none = torch.empty(0, dtype=torch.int64, device=device)
         return None, Samples(self.data.x[:0].to(device), none)
@@ -330,8 +317,7 @@ class Call:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record of the call, for a checkpoint."""
-        stopping = None if self.stopping is None else dict(self.stopping.state)
-        return {**dict(self.record), "stopping": stopping}
+        return self.record.model_dump()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the record of a checkpoint; InputError if it is invalid."""
@@ -345,14 +331,11 @@ class Call:
             self.stopping.load_state(self.record.stopping, self.method)
 
     def keep_exemplars(self) -> Pictures | None:
-        """Return the pictures of the exemplars; None if photos are not kept.
-
-        Closed-form methods have no use for exemplars. With photos, the memory gets some for them.
-        """
+        """Return the pictures of the exemplars; None if photos are not kept."""
         data, memory, before = self.data, self.method.memory, self.before
         if data.backbone is None or data.photos is None or not self.setup.params["keep_images"]:
             return None
-        if not self.method.trains:
+        if not self.method.trains:  # closed-form methods store no exemplars themselves
             train = self.training.benchmark.tasks[0].train
             memory.add(train, random_priority(len(train.y), self.method.streams.device("memory")))
         x = data.x
@@ -382,7 +365,7 @@ class Call:
             more=[known[k] for k in self.classes if k < self.known_before],
             samples=len(self.training.benchmark.tasks[0].train.y),
             memory=len(self.method.memory),
-            held_out=0 if self.holdout is None else len(self.holdout),
+            held_out=len(self.holdout),
             measured_on=self.measured_on,
             accuracy=accuracy,
             **measured,

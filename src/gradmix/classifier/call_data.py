@@ -8,7 +8,7 @@ that a value read from a file equals the value in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ from gradmix.data.image_folders.given import read_photos
 from gradmix.data.image_folders.read import HINT
 from gradmix.errors import CorruptFileError, InputError
 from gradmix.files.schema import Schema, TensorOf
-from gradmix.memory import ReplayMemory
+from gradmix.memory import ReplayMemory, random_priority
 from gradmix.memory.replay import Kept, first_of_each_class
 from gradmix.methods import Method
 from gradmix.models.pretrained import Backbone, fold_batch_norms
@@ -197,11 +197,7 @@ class Reader:
         return labels
 
     def embed(self, x: Tensor, backbone: Backbone | None, hint: str = "") -> Tensor:
-        """Return the samples that training takes: embeddings if there is a backbone.
-
-        Every rank computes its rows and receives all of them. The error of an unreadable photo ends
-        with the hint.
-        """
+        """Return what training takes: embeddings if there is a backbone; ranks share the work."""
         if backbone is None:
             return x
         ranks = self.ranks
@@ -248,14 +244,14 @@ def resized(backbone: Backbone, images: Tensor) -> Tensor:
 def keep_pictures(
     exemplars: Tensor, embeddings: Tensor, photos: Tensor, backbone: Backbone, known: Pictures
 ) -> Pictures:
-    """Return the picture of each exemplar, in the size that the backbone takes.
+    """Return the picture of each exemplar, (E, d), in the size that the backbone takes.
 
-    The memory after a call contains `exemplars`, (E, d), which are among `embeddings`: those of the
-    photos of this call, then those of older exemplars, whose pictures are `known`.
+    `embeddings` are those of `photos`, then those of older exemplars, whose pictures are `known`.
     """
-    place = {row: number for number, row in enumerate(_row_bytes(embeddings))}
+    place = {row.tobytes(): number for number, row in enumerate(embeddings.cpu().numpy())}
     pictures = []
-    for number in (place[row] for row in _row_bytes(exemplars)):
+    for row in exemplars.cpu().numpy():  # the memory copies rows: equal samples have equal bytes
+        number = place[row.tobytes()]
         if number < len(photos):
             photo = photos.index_select(0, torch.tensor([number]))  # photos may be files
             pixels = resized(backbone, photo)[0].permute(1, 2, 0).numpy()  # (H, W, C)
@@ -264,11 +260,6 @@ def keep_pictures(
         else:
             pictures.append(known[number - len(photos)])
     return tuple(pictures)
-
-
-def _row_bytes(embeddings: Tensor) -> Iterator[bytes]:
-    """Return each row as bytes: the memory copies rows, so equal samples have equal bytes."""
-    return (row.tobytes() for row in embeddings.cpu().numpy())
 
 
 # --- samples to train on, and samples held out -----------------------------------------------
@@ -308,13 +299,11 @@ def held_out_before(given: Samples, holdout: ReplayMemory) -> Tensor:
 def offer(holdout: ReplayMemory, given: Samples, priority: Tensor, repeated: Tensor) -> Tensor:
     """Let samples compete for the holdout; return a mask of those to train on, (N,).
 
-    Every sample ever seen of a class has about the same chance to be held out. Samples that are
-    held out already stay so. Their class was probably learned from the same samples before, so
-    no other sample of it is held out now: the network may know it.
+    Every sample ever seen of a class has about the same chance to be held out.
     """
     x, y = given
     left = ~repeated
-    fresh = ~torch.isin(y, y[repeated])
+    fresh = ~torch.isin(y, y[repeated])  # the network may know all samples of other classes
     numbers = torch.bincount(y[fresh], minlength=int(y.max()) + 1) // MEASURED_SHARE
     candidates = first_of_each_class(y, priority, numbers)
     if not len(candidates):
@@ -342,37 +331,27 @@ class StoppingState(Schema):
 class EarlyStopping:
     """Ends the first stage when the accuracy on held-out samples stops rising.
 
-    The networks then return to the weights of the best epoch. The exemplars return to the memory
-    at the end of the call.
+    A share of each class of the new samples and of the memory is held out. The networks return to
+    the weights of the best epoch, and the exemplars to the memory at the end of the call.
     """
 
-    def __init__(self, samples: Sequence[Samples], exemplars: Kept | None, patience: int) -> None:
-        self._samples = samples  # the held-out samples, in one or more parts
-        self._exemplars = exemplars  # those of them that came from the memory
-        self._patience = patience  # epochs without a rise before the stage ends
-        self.state = StoppingState(best=-1, since=0, weights={}, returned=exemplars is None)
-
-    @classmethod
-    def split(
-        cls, method: Method, train: Samples, params: Mapping[str, Any]
-    ) -> tuple[Tensor, EarlyStopping]:
-        """Hold out a share of each class of the new samples and of the memory, for this call.
-
-        Return a mask of the new samples that remain for training, (N,), and the early stopping.
-        """
+    def __init__(self, method: Method, train: Samples, params: Mapping[str, Any]) -> None:
         share, generator = params["validation_fraction"], method.streams.device("validation")
         chosen = _share_of_each(train.y, share, generator)
-        samples = [Samples(train.x[chosen], train.y[chosen])]
-        kept = None
+        self.left = ~chosen  # the new samples that remain for training, (N,)
+        self._patience = params["patience"]  # epochs without a rise before the stage ends
+        self._samples = [Samples(train.x[chosen], train.y[chosen])]
+        self._exemplars: Kept | None = None  # those held out that came from the memory
         if len(method.memory):
             spared = _share_of_each(method.memory.y, share, generator)
             if bool(spared.any()):  # with one exemplar per class there is none to spare
-                kept = method.memory.split_off(spared)
-                samples.append(kept.samples)
+                self._exemplars = method.memory.split_off(spared)
+                self._samples.append(self._exemplars.samples)
         if isinstance(train.x, Tensor):  # samples in files stay there
-            x, y = (torch.cat(parts) for parts in zip(*samples, strict=True))
-            samples = [Samples(x, y)]
-        return ~chosen, cls(samples, kept, params["patience"])
+            x, y = (torch.cat(parts) for parts in zip(*self._samples, strict=True))
+            self._samples = [Samples(x, y)]
+        returned = self._exemplars is None
+        self.state = StoppingState(best=-1, since=0, weights={}, returned=returned)
 
     def note(self, training: Training, event: EpochDone) -> bool:
         """Look at the accuracy after an epoch; return whether the stage ends early."""
@@ -421,8 +400,7 @@ class EarlyStopping:
 
 def _share_of_each(y: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Return a mask of about this share of every class, and of at most half of it."""
-    priority = torch.rand(len(y), generator=generator, device=y.device, dtype=torch.float64)
-    counts = y.bincount()
+    priority, counts = random_priority(len(y), generator), y.bincount()
     quota = torch.minimum((counts * share).ceil().long(), counts // 2)
     chosen = torch.zeros(len(y), dtype=torch.bool, device=y.device)
     chosen[first_of_each_class(y, priority, quota)] = True

@@ -338,10 +338,9 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
             FileError: If the file cannot be written, for example because the disk is full.
             FileInUseError: If another process keeps writing the file.
         """
-        learned = self._fitted()
-        path = read_path(path)
-        with locked(path, timeout=SAVE_SECONDS), needing_memory(f"write {path}", "free some"):
-            self._write(path, learned if include_exemplars else learned.without_samples())
+        learned, target = self._fitted(), read_path(path)
+        with locked(target, timeout=SAVE_SECONDS), needing_memory(f"write {target}", "free some"):
+            self._write(target, learned if include_exemplars else learned.without_samples())
 
     @classmethod
     def load(
@@ -364,10 +363,10 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
             FileError: If the file is missing or damaged, or its predictions are not finite.
             InputError: If `model`, `device` or `weights` does not fit.
         """
-        path = read_path(path)
+        source = read_path(path)
         defaults = {f.name: f.default for f in fields(cls) if f.name != "devices"}
-        with needing_memory(f"load {path}", "free some memory"):
-            params, learned = file.read(path, defaults, model, device, weights)
+        with needing_memory(f"load {source}", "free some memory"):
+            params, learned = file.read(source, defaults, model, device, weights)
         classifier = cls(**params)
         classifier._take(learned)
         return classifier
@@ -480,10 +479,7 @@ _LOCKS_GUARD = threading.Lock()
 
 
 def _lock_of(classifier: IncrementalClassifier) -> threading.RLock:
-    """Return the lock of the calls that change a classifier.
-
-    The lock is not an attribute, so that pickling, copying and cloning ignore it.
-    """
+    """Return the lock of a classifier; as no attribute, so that pickling and copying ignore it."""
     with _LOCKS_GUARD:
         return _LOCKS.setdefault(classifier, threading.RLock())
 

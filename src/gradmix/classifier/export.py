@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import logging
 import os
@@ -67,7 +66,7 @@ class ExportMixin:
             InputError: If the method's predictions do not come from a network.
             FileError: If the file cannot be written.
         """
-        learned, path = self._fitted(), read_path(path)
+        learned, target = self._fitted(), read_path(path)
         try:
             import onnx
             import onnxscript  # noqa: F401  # the exporter needs it
@@ -84,13 +83,7 @@ class ExportMixin:
         names = {"classes": json.dumps(network.classes), "gradmix": version("gradmix")}
         onnx.helper.set_model_props(model, names)
         onnx.checker.check_model(model)
-        content = io.BytesIO()
-        onnx.save_model(model, content)
-        try:
-            with replacing(path) as file:
-                file.write(content.getvalue())
-        except OSError as error:
-            raise FileError(f"{os.fspath(path)} cannot be written: {error}") from error
+        write_file(target, model.SerializeToString())
 
     def push_to_hub(
         self,
@@ -183,6 +176,15 @@ class ExportMixin:
             )
         found: Self = cls.load(path, model=model, device=device, weights=weights)
         return found
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Write a file, completely or not at all; FileError if it cannot be written."""
+    try:
+        with replacing(path) as file:
+            file.write(content)
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
+        raise FileError(f"{path!r} cannot be written: {error}") from error
 
 
 # --- the network ----------------------------------------------------------------------------
@@ -317,27 +319,26 @@ def model_card(
 
 
 def _load(learned: Learned, repo_id: str, include_exemplars: bool) -> str:
-    params, method = learned.setup.params, learned.method
+    params = learned.setup.params
     own = ", model=your_network" if not isinstance(params["model"], str) else ""
     moved = ", weights=your_file" if params["weights"] is not None else ""
-    code = (
+    more = "`classifier.partial_fit(X, y)` teaches it further classes."
+    if learned.method.learns_stored() and not include_exemplars:
+        more = (
+            f"`partial_fit` refuses to learn more, because `{learned.setup.method}` needs "
+            "exemplars of the known classes, which are not in this file."
+        )
+    return (
         "```python\nfrom gradmix import IncrementalClassifier\n\n"
         f"classifier = IncrementalClassifier.from_pretrained({repo_id!r}{own}{moved})\n"
-        "classifier.predict(X)\n```"
-    )
-    if include_exemplars or not method.learns_stored():
-        return f"{code}\n\n`classifier.partial_fit(X, y)` teaches it further classes."
-    return (
-        f"{code}\n\n`partial_fit` refuses to learn more, because `{learned.setup.method}` needs "
-        "exemplars of the known classes, which are not in this file."
+        f"classifier.predict(X)\n```\n\n{more}"
     )
 
 
 def _reveals(learned: Learned, include_exemplars: bool) -> str:
     stored = "No exemplars and no held-out samples are in the file."
     if include_exemplars:
-        held = 0 if learned.holdout is None else len(learned.holdout)
-        count = len(learned.method.stored_samples().y) + held
+        count = len(learned.method.stored_samples().y) + len(learned.holdout)
         kind = "Pictures" if learned.setup.given.images else "Rows"
         if learned.setup.backbone is not None and learned.pictures is None:
             kind = "Embeddings"
@@ -345,13 +346,10 @@ def _reveals(learned: Learned, include_exemplars: bool) -> str:
     knowledge = "It contains sums, from which the mean feature of each class follows."
     if learned.method.trains:
         knowledge = "Attacks on trained weights may reveal single samples."
-    place = "It contains the path of the file with the backbone's weights."
-    lines = [
-        stored,
-        knowledge,
-        "It contains the names of the classes, the number of samples of each, and the history.",
-        *([] if learned.setup.params["weights"] is None else [place]),
-    ]
+    names = "It contains the names of the classes, the number of samples of each, and the history."
+    lines = [stored, knowledge, names]
+    if learned.setup.params["weights"] is not None:
+        lines.append("It contains the path of the file with the backbone's weights.")
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -390,20 +388,19 @@ def contact_sheet(learned: Learned) -> bytes:
     return bytes_of(sheet, "PNG")
 
 
-def contact_page(learned: Learned) -> str:
+def contact_page(learned: Learned) -> bytes:
     """Return all exemplars as a self-contained HTML page."""
-    lines = [
+    lines = "\n".join(
         f"<h2>{escape(name)}</h2>\n<img alt='exemplars of {escape(name)}' "
         f"src='data:image/png;base64,{base64.b64encode(bytes_of(strip, 'PNG')).decode()}'>"
         for name, strip in class_strips(learned)
-    ]
-    style = "body{font:16px sans-serif;margin:2em}h2{font-size:1em}img{max-width:100%}"
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Exemplars</title>"
-        f"<style>{style}</style></head><body>\n<h1>Exemplars</h1>\n"
-        + "\n".join(lines)
-        + "\n</body></html>\n"
     )
+    style = "body{font:16px sans-serif;margin:2em}h2{font-size:1em}img{max-width:100%}"
+    page = (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Exemplars</title>"
+        f"<style>{style}</style></head><body>\n<h1>Exemplars</h1>\n{lines}\n</body></html>\n"
+    )
+    return page.encode(errors="backslashreplace")  # class names may contain bytes, not text
 
 
 def class_strips(learned: Learned) -> list[tuple[str, Image.Image]]:

@@ -1,8 +1,7 @@
 """Classifier files: the schema, reading and writing, and commands that change a file.
 
-Everything in a file is checked against the schema before a network is created: types, ranges,
-lengths, and whether the parts fit each other. The weights are checked against the network when they
-are loaded. A classifier whose predictions are not finite is refused.
+The schema checks types, ranges, lengths, and whether the parts fit each other, before a network is
+created. A classifier whose predictions are not finite is refused.
 """
 
 from __future__ import annotations
@@ -166,10 +165,7 @@ class ClassifierState(Schema):
 
 
 def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned: Learned) -> int:
-    """Write a classifier file; return its size in bytes.
-
-    The parameters may have changed since the last call. A seed is stored, a generator is not.
-    """
+    """Write a classifier file; return its size in bytes. A seed is stored, a generator is not."""
     state = learned.to_state()
     changed = {
         name: value
@@ -180,7 +176,7 @@ def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned:
         state["changed"] = changed
     seed = random_state.item() if isinstance(random_state, np.integer) else random_state
     state["random_state"] = seed if isinstance(seed, int) else None
-    for part in sample_parts(state["training"], state["holdout"]):
+    for part in sample_parts(state):
         part["x"] = encode_images(part["x"])
         if not isinstance(part["x"], Tensor):
             state["contents"] = ENCODED
@@ -197,35 +193,30 @@ def read(
     device: str | None = None,
     weights: FilePath | None = None,
 ) -> tuple[dict[str, Any], Learned]:
-    """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`.
-
-    `defaults` are the classifier's parameters with their defaults; earlier files lack some of them.
-    """
+    """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`."""
     if device is not None:
         _check_device(device, None)
     state = read_state_file(path, KIND)
     contents = state.get("contents")
     if type(contents) is not int or contents not in (CONTENTS, ENCODED):
         raise FileError(
-            f"{os.fspath(path)} has contents of version {str(contents)[:40]}; this gradmix reads "
+            f"{path} has contents of version {str(contents)[:40]}; this gradmix reads "
             f"{CONTENTS} and {ENCODED}: install the version that wrote it or a later one"
         )
-    if contents == ENCODED:
-        with _blaming(path):
-            for part in sample_parts(state["training"], state["holdout"]):
-                if isinstance(part["x"], dict):
-                    validate(EncodedImages, part["x"], path)
-                    part["x"] = decode_images(part["x"])
-            state["contents"] = CONTENTS
-    if isinstance(state.get("params"), dict):
-        earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
-        for name in ADDED:
-            state["params"].setdefault(name, earlier[name])
+    earlier = {**defaults, "schedule": "steps", "keep_images": "features" not in state}
     with _blaming(path):
+        for part in sample_parts(state) if contents == ENCODED else ():
+            if isinstance(part["x"], dict):
+                validate(EncodedImages, part["x"], path)
+                part["x"] = decode_images(part["x"])
+        state["contents"] = CONTENTS
+        if isinstance(state.get("params"), dict):
+            for name in ADDED:
+                state["params"].setdefault(name, earlier[name])
         checked = validate(ClassifierState, state, path)
     names = {*defaults}
     if {*checked.params, "random_state"} != names or not {*checked.changed} <= names:
-        raise FileError(f"{os.fspath(path)} is damaged: params: not those of a classifier")
+        raise FileError(f"{path} is damaged: params: not those of a classifier")
     if checked.features is not None or weights is not None:
         _find_weights(path, state["params"], weights)
     own = checked.params["model"] is None
@@ -236,8 +227,7 @@ def read(
     with _blaming(path, model if own else None):
         learned = from_state(state, model, device)
         if not _predicts_finite(learned):
-            reason = "training.method: predictions are not finite"
-            raise FileError(f"{os.fspath(path)} is damaged: {reason}")
+            raise FileError(f"{path} is damaged: training.method: predictions are not finite")
     params = {**learned.setup.params, **checked.changed, "random_state": checked.random_state}
     return params, learned
 
@@ -246,11 +236,11 @@ def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None
     """Set the file with the backbone's weights, which the classifier file does not contain."""
     if given is not None:
         if params["weights"] is None:
-            raise InputError(f"weights is given, but {os.fspath(path)} needs no weights; omit it")
+            raise InputError(f"weights is given, but {path} needs no weights; omit it")
         params["weights"] = os.fspath(given)
     if params["weights"] is not None and not os.path.isfile(params["weights"]):
         raise FileError(
-            f"{os.fspath(path)} needs the backbone's weights, and there is no file "
+            f"{path} needs the backbone's weights, and there is no file "
             f"{params['weights']!r}; pass its place as weights="
         )
 
@@ -262,10 +252,7 @@ def _predicts_finite(learned: Learned) -> bool:
     count = max(2, min(PROBES, PROBE_NUMBERS // math.prod(layout.shape)))
     noise = torch.randn(count, *layout.shape, generator=torch.Generator().manual_seed(0))
     scores = [learned.method.predict(noise.to(learned.device))[:, :known].cpu()]
-    samples = [
-        learned.method.stored_samples().x,
-        learned.holdout.x if learned.holdout else torch.empty(0),
-    ]
+    samples = [learned.method.stored_samples().x, learned.holdout.x]
     if layout.images:
         samples.append(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
     for x in samples:
@@ -285,10 +272,10 @@ def _blaming(path: FilePath, model: nn.Module | None = None) -> Iterator[None]:
             raise
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         if model is None:
-            raise FileError(f"{os.fspath(path)} is damaged: {kind}{error}") from error
+            raise FileError(f"{path} is damaged: {kind}{error}") from error
         raise InputError(
-            f"model is a {type(model).__name__} that does not fit {os.fspath(path)}; give one with "
-            f"the same layers as when it was saved: {error}"
+            f"model is a {type(model).__name__} that does not fit {path}; give one with the same "
+            f"layers as when it was saved: {error}"
         ) from error
 
 
@@ -303,7 +290,7 @@ def _check_device(device: Any, saved_in: FilePath | None) -> None:
         if saved_in is None:
             raise InputError(reason) from error
         raise FileError(
-            f"{os.fspath(saved_in)} was saved with a device that is not available here; load it "
+            f"{saved_in} was saved with a device that is not available here; load it "
             f"with another, for example device='cpu': {reason}"
         ) from error
 
@@ -312,13 +299,13 @@ def _check_model(path: FilePath, network: str | None, model: Any) -> None:
     """Require a network exactly if the file does not name one."""
     if network is None and not isinstance(model, nn.Module):
         raise InputError(
-            f"model is {str(model)[:80]!r}; {os.fspath(path)} was made with a network of your own: "
-            "pass it as model="
+            f"model is {str(model)[:80]!r}; {path} was made with a network of your own: pass it as "
+            "model="
         )
     if network is not None and model is not None:
         given = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
         raise InputError(
-            f"model is {given}; {os.fspath(path)} has its own network {network[:40]!r}: omit model="
+            f"model is {given}; {path} has its own network {network[:40]!r}: omit model="
         )
 
 
@@ -337,10 +324,8 @@ def learn_into(
 ) -> IncrementalClassifier:
     """Let the classifier in a file learn a folder of photos, or create the file.
 
-    A stopped call resumes from a checkpoint beside the file when it is repeated, and writes an
-    identical file. A new classifier gets the parameters `defaults`, and any gets those `given`.
-    Accuracy is measured on the folder `test`, whose unknown classes are skipped. FileInUseError if
-    another process uses the file.
+    A new classifier gets the parameters `defaults`, and any gets those `given`. A stopped call
+    resumes from a checkpoint beside the file when it is repeated, and writes an identical file.
     """
     from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
 
@@ -368,17 +353,13 @@ def learn_into(
 
 def checkpoint_of(path: FilePath) -> Path:
     """Return the checkpoint of `learn_into`, beside the classifier file."""
-    return Path(f"{os.fspath(path)}.checkpoint")
+    return Path(f"{path}.checkpoint")
 
 
 def forget_in(
     path: FilePath, names: Sequence[str], photos: FilePath | None = None
 ) -> IncrementalClassifier:
-    """Remove classes, named as text, from the classifier in a file.
-
-    `photos` is a folder with all photos of one class; see `IncrementalClassifier.forget`.
-    FileInUseError if another process uses the file.
-    """
+    """Remove classes from the classifier in a file; `photos` are all photos of a single class."""
     from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
 
     if photos is not None and len(names) != 1:

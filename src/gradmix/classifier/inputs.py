@@ -119,20 +119,10 @@ def read_inputs(
 ) -> Inputs:
     """Read samples from an array, a tensor, a dataset, photos or a folder.
 
-    Args:
-        X: The samples.
-        estimator: The classifier that the messages of scikit-learn name.
-        expected: The form that the samples get; None accepts any.
-        size: Pixels a side to which the first photos are resized; None: chosen from them.
-        name: The name of the argument in messages.
-        stream: Leave photos in their files and arrays of images as they are, for a backbone that
-            decodes and resizes batch by batch.
-        skip: Called with a message for unreadable photos, which are then skipped; None refuses
-            them.
-        part: The part to read from a folder that contains `train` and `test`.
-
-    Raises:
-        InputError: If the samples cannot be used or do not have the expected form.
+    Messages call them `name`. They get the `expected` form; None accepts any, and resizes the first
+    photos to `size` pixels a side. `stream` leaves photos in their files, for a backbone that
+    decodes them batch by batch. `skip` receives a message for each unreadable photo; None refuses
+    them. `part` is the part of a folder that contains `train` and `test`.
     """
     with reading(name):
         x: Any
@@ -231,7 +221,7 @@ def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
             f"{name} has shape {array.shape}; this classifier has learned rows of {columns} "
             f"numbers: give an array of shape (N, {columns})"
         )
-    colour = expected is not None and expected.images and expected.shape[0] > 1
+    colour = expected is not None and expected.shape[0] > 1
     if colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4:
         array = array[None]  # one photo, (H, W, 3) or (H, W, 4)
     return image_stack(array, name)
@@ -293,11 +283,11 @@ def read_seed(random_state: Any) -> int:
         raise InputError(f"random_state is {str(random_state)[:80]!r}: {error}") from error
 
 
-def read_path(path: Any, name: str = "path") -> str | os.PathLike[str]:
+def read_path(path: Any, name: str = "path") -> str:
     """Return the path of a file; InputError if it is something else."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"{name} is a {type(path).__name__}; give the name of a file")
-    return path
+    return os.fspath(path)
 
 
 def read_weights(sample_weight: Any, count: int) -> Array | None:

@@ -158,12 +158,7 @@ Callback = Callable[[Event | PhotosEmbedded], object]
 
 
 class Observer:
-    """Passes the progress of a call to a callback, or on as lines of text.
-
-    Args:
-        say: Receives a line about every five seconds, and one at the end; None prints none.
-        callback: Receives every event. An exception in it ends the call.
-    """
+    """Passes the events of a call to `callback`, and to `say` a line about every five seconds."""
 
     def __init__(
         self, say: Callable[[str], object] | None = None, callback: Callback | None = None
@@ -256,22 +251,14 @@ def rank(
     false_alarm_rate: float | None = None,
     name: str = "X",
 ) -> list[Ranking]:
-    """Return the `top` most likely classes of each sample; each sample is computed once.
-
-    The samples and the rate are those of `IncrementalClassifier.predict`. Without a rate, no sample
-    is called unknown. Messages call the samples `name`.
-    """
+    """Return the `top` most likely classes of each sample; without a rate, none is unknown."""
     learned, scores = classifier._scores_of(X, name)
-    known, scores = learned.labels.known, scores.double()
-    rate, novelty = false_alarm_rate, energy(scores)
+    known, scores, rate = learned.labels.known, scores.double(), false_alarm_rate
     limit = None if rate is None else learned.novelty_threshold(rate)
     best = scores.softmax(dim=1).sort(dim=1, descending=True, stable=True)  # (N, K)
-    rows = zip(best.indices.tolist(), best.values.tolist(), novelty.tolist(), strict=True)
-    return [
-        Ranking(
-            [(known[k], share) for k, share in zip(classes[:top], shares[:top], strict=True)],
-            how_new,
-            None if limit is None else how_new > limit,
-        )
-        for classes, shares, how_new in rows
-    ]
+    found = []
+    for shares, numbers, novelty in zip(*best, energy(scores).tolist(), strict=True):
+        labels = [known[k] for k in numbers[:top].tolist()]
+        classes = list(zip(labels, shares[:top].tolist(), strict=True))
+        found.append(Ranking(classes, novelty, None if limit is None else novelty > limit))
+    return found

@@ -1,9 +1,4 @@
-"""The classifier's parameters: their checks, and what the first call settles from them.
-
-The first call creates a `Setup`: the form of the samples, the network, the seed, and a choice for
-each parameter that the caller left open. Each call asks it for the design of its training and for
-a new network.
-"""
+"""The classifier's parameters: their checks, and the `Setup` that the first call settles."""
 
 from __future__ import annotations
 
@@ -197,11 +192,7 @@ def names_backbone(params: Params) -> bool:
 
 
 def choose_backbone(params: Params, layout: Layout | None) -> Backbone | None:
-    """Return the backbone of the first call: the named one, or the default for photos.
-
-    The layout of photos in files is None: they are read after this. MissingPackageError if the
-    weights of a named backbone are not installed.
-    """
+    """Return the backbone of a first call: the named one, or the default; photos have no layout."""
     if params["model"] != "auto":
         return find_backbone(params)
     name = None if layout is not None and _suits_mlp(layout) else default_backbone()
@@ -391,10 +382,10 @@ class Setup:
         ranks: Ranks = ALONE,
     ) -> Method:
         """Return a method with a new network; `loads`: saved weights will replace its weights."""
-        network = partial(self._network, outputs, loads)
-        size, shape = max(known, outputs), self.layout.shape
-        design = self.design(samples, known)
-        return design.build(network, size, shape, self.mean, self.std, streams, ranks)
+        network, size = partial(self._network, outputs, loads), max(known, outputs)
+        return self.design(samples, known).build(
+            network, size, self.layout.shape, self.mean, self.std, streams, ranks
+        )
 
     def _network(self, outputs: int, loads: bool, generator: torch.Generator) -> nn.Module:
         params = self.params

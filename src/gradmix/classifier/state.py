@@ -57,7 +57,7 @@ class Learned:
     setup: Setup
     labels: Labels
     method: Method  # in evaluation mode
-    holdout: ReplayMemory | None  # samples for measuring, never trained on
+    holdout: ReplayMemory  # samples for measuring, never trained on
     counts: tuple[int, ...]  # samples seen of each known class, in all calls
     history: tuple[Report, ...]
     finished: str = ""  # identifies the call that led here
@@ -95,7 +95,7 @@ class Learned:
 
     def novelty_threshold(self, false_alarm_rate: float) -> float:
         """Return the novelty above which a sample counts as unknown, from held-out samples."""
-        if self.holdout is None or not len(self.holdout):
+        if not len(self.holdout):
             raise InputError(
                 "unknown is given, but no samples are held out to set its threshold; learn with "
                 "holdout_per_class= of 10 or more"
@@ -118,15 +118,12 @@ class Learned:
         return Samples(x.cpu(), y.cpu())
 
     def forget(self, label: Any, x: Tensor | None = None) -> Learned:
-        """Return the knowledge without a class, its samples and its outputs.
-
-        x are all samples it was learned from, as the network takes them, if they are known.
-        """
+        """Return the knowledge without a class; x are all samples it was learned from, if known."""
         number = self.labels.find(label)
         label, labels = self.labels.known[number], self.labels.without(self.labels.known[number])
         if not labels.known:
             raise InputError(f"{label!r} is the only known class; call fit to start again")
-        other = from_state(copy_of(self.to_state()), self._own_model(), str(self.device))
+        other = self._copy()
         left = (other.method.memory.y != number).nonzero().flatten().tolist()
         if isinstance(other.method, ClosedForm):
             other.method.forget(number, other._learned_from(number, x))
@@ -135,8 +132,7 @@ class Learned:
             raise InputError(f"X is given, but {name} cannot unlearn samples exactly; omit it")
         else:
             other.method.forget(number)
-        if other.holdout is not None:
-            other.holdout.forget(number)
+        other.holdout.forget(number)
         other.method.memory.set_budget(*budget(self.setup.params, len(labels.known)))
         return replace(
             other,
@@ -149,15 +145,14 @@ class Learned:
 
     def without_samples(self) -> Learned:
         """Return the knowledge without any samples; InputError if predictions need exemplars."""
-        other = from_state(copy_of(self.to_state()), self._own_model(), str(self.device))
+        other = self._copy()
         other.method.drop_samples()
-        holdout = new_holdout(self.setup.params)
-        return replace(other, holdout=holdout, finished="", pictures=None)
+        return replace(other, holdout=new_holdout(self.setup.params), finished="", pictures=None)
 
     def _learned_from(self, number: int, x: Tensor | None) -> Tensor | None:
         """Return the network inputs that a closed-form method learned of a class, if known."""
         memory, holdout = self.method.memory, self.holdout
-        held = torch.empty(0) if holdout is None else holdout.x[holdout.y == number]
+        held = holdout.x[holdout.y == number]
         if x is None:
             x = memory.x[memory.y == number]
             if len(x) + len(held) != self.counts[number]:
@@ -185,18 +180,10 @@ class Learned:
 
     def to_state(self) -> dict[str, Any]:
         """Return everything as plain values and tensors; the tensors are not copied."""
-        setup, training = self.setup, self.training_state()
-        holdout = None if self.holdout is None else self.holdout.state_dict()
-        optional: dict[str, Any] = {}
-        if setup.backbone is not None:
-            name, size = setup.backbone.name, setup.backbone.input_size
-            optional["features"] = {"name": name, "size": size, "digest": setup.backbone.digest}
-            _change_samples(training, holdout, torch.float16)  # embeddings have no more digits
-        if self.pictures is not None:
-            optional["pictures"] = pack_pictures(self.pictures)
+        setup, backbone = self.setup, self.setup.backbone
         models = (setup.params["model"], setup.model)
         named, network = (part if isinstance(part, str) else None for part in models)
-        return {
+        state: dict[str, Any] = {
             "contents": CONTENTS,
             "params": {**setup.params, "model": named},
             "shape": list(setup.layout.shape),
@@ -210,35 +197,41 @@ class Learned:
             "counts": list(self.counts),
             "history": [report.model_dump() for report in self.history],
             "finished": self.finished,
-            "training": training,
-            "holdout": holdout,
-            **optional,
+            "training": self.training_state(),
+            "holdout": self.holdout.state_dict() if setup.params["holdout_per_class"] else None,
         }
+        if backbone is not None:
+            about = {"name": backbone.name, "size": backbone.input_size, "digest": backbone.digest}
+            state["features"] = about
+            for part in sample_parts(state):
+                part["x"] = part["x"].half()  # embeddings have no more digits
+        if self.pictures is not None:
+            state["pictures"] = pack_pictures(self.pictures)
+        return state
 
-    def _own_model(self) -> Any:
-        """Return the caller's network or backbone; None if it has a name."""
-        model = self.setup.params["model"]
-        return None if isinstance(model, str) else model
+    def _copy(self) -> Learned:
+        """Return the knowledge with tensors of its own, on the same device."""
+        return from_state(**self.__getstate__(), device=str(self.device))
 
     def digest(self) -> str:
         """Return a digest of everything: equal if and only if nothing differs."""
         return digest(self.to_state())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"state": copy_of(self.to_state()), "model": self._own_model()}
+        model = self.setup.params["model"]
+        own = None if isinstance(model, str) else model  # the caller's network or backbone
+        return {"state": copy_of(self.to_state()), "model": own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        other = from_state(state["state"], state["model"])
+        other = from_state(**state)
         for name in self.__dataclass_fields__:
             object.__setattr__(self, name, getattr(other, name))
 
 
 def from_state(state: Mapping[str, Any], model: Any = None, device: str | None = None) -> Learned:
-    """Return the knowledge of a state that `to_state` returned and `file.read` has checked.
+    """Return the knowledge of a state that `to_state` returned; `model` is the caller's network.
 
-    The state's tensors become those of the networks and memories. `model` is the network, if the
-    caller provided one; the default device is where the parameters are. InputError if weights,
-    memory or random streams do not fit the networks.
+    The networks and memories use the state's tensors. InputError if they do not fit each other.
     """
     params, saved = dict(state["params"]), state["training"]
     own_network = model if state["model"] is None else str(state["model"])
@@ -257,7 +250,8 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
                 f"features.digest: the weights of {source['name']} differ from those it was saved "
                 "with"
             )
-        _change_samples(saved, state["holdout"], torch.float32)
+        for part in sample_parts(state):
+            part["x"] = part["x"].float()  # files contain float16
     setup = Setup(params, layout, own_network, mean, std, state["seed"], backbone)
     place = pick_device(device or params["device"])
     streams = RandomStreams(setup.seed, place)
@@ -268,7 +262,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     for network in method.networks().values():
         network.eval()
     holdout = new_holdout(params)
-    if holdout is not None:
+    if state["holdout"] is not None:
         holdout.load_state_dict(moved(state["holdout"], place))
     history = tuple(Report(**entry) for entry in state["history"])
     counts, finished = tuple(state["counts"]), state["finished"]
@@ -276,22 +270,16 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     return Learned(setup, labels, method, holdout, counts, history, finished, pictures)
 
 
-def new_holdout(params: Mapping[str, Any]) -> ReplayMemory | None:
-    """Return an empty memory for samples to measure on; None if none are held out."""
-    number = params["holdout_per_class"]
-    return ReplayMemory(exemplars_per_class=number) if number else None
+def new_holdout(params: Mapping[str, Any]) -> ReplayMemory:
+    """Return an empty memory for samples to measure on."""
+    return ReplayMemory(exemplars_per_class=params["holdout_per_class"] or 0)
 
 
-def sample_parts(training: Mapping[str, Any], holdout: Any) -> list[dict[str, Any]]:
+def sample_parts(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of a state that contain samples, each with its samples as "x"."""
-    parts = (training["method"]["memory"], training["method"].get("kept"), holdout)
+    method = state["training"]["method"]
+    parts = (method["memory"], method.get("kept"), state["holdout"])
     return [part for part in parts if part is not None]
-
-
-def _change_samples(training: Mapping[str, Any], holdout: Any, dtype: torch.dtype) -> None:
-    """Give the embeddings in a state another type; files contain float16."""
-    for part in sample_parts(training, holdout):
-        part["x"] = part["x"].to(dtype)
 
 
 def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) -> None:
@@ -354,12 +342,9 @@ def digest(value: Any) -> str:
 
 # --- images in files ------------------------------------------------------------------------
 #
-# Photos of the exemplars are stored beside their embeddings, as JPEG files in the order of the
-# memory. They show what the memory contains, and another classifier can learn from them. A photo of
-# 160 pixels a side takes 6 to 10 KB as JPEG, an eighth of its 77 KB; its embedding takes 2.6 KB.
-#
-# Without a frozen backbone, the exemplars are images themselves. Files store them as lossless WebP,
-# half of their size, so that learning continues with the same pixels.
+# Photos are stored beside their embeddings, as JPEG, an eighth of their size. Exemplars that are
+# images themselves are stored as lossless WebP, half of their size: learning continues with the
+# same pixels.
 
 
 class PicturesState(Schema):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,7 +43,6 @@ OPTIONS = {
 
 DEFAULTS = {"exemplars_per_class": 32, "holdout_per_class": 10, "random_state": 0, "threads": 1}
 NO_EXEMPLARS = {"holdout_per_class": 0}  # with --exemplars 0, unless --holdout is given
-REFRESH_SECONDS = 0.1
 
 
 def _options() -> Iterator[inspect.Parameter]:
@@ -129,13 +127,12 @@ class _Bars:
     """Shows the progress of a call as bars."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress, self._shown = progress, 0.0
+        self._progress = progress
         self.on_photo = photo_counter(progress)
         self._steps = progress.add_task("learning", total=None, status="")
 
     def on_event(self, training: Training, event: Any) -> None:
-        if hasattr(event, "step") and time.monotonic() - self._shown >= REFRESH_SECONDS:
-            self._shown = time.monotonic()
+        if hasattr(event, "step"):
             stage = training.method.stage
             done = (event.epoch + event.step / event.steps) / stage.epochs
             status = f"{stage.name} epoch {event.epoch + 1}/{stage.epochs}"

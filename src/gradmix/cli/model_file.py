@@ -12,13 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gradmix.cli.terminal import output, printable, remark, show, show_json
-from gradmix.errors import (
-    CorruptFileError,
-    DataNotFoundError,
-    FileError,
-    InputError,
-    MissingPackageError,
-)
+from gradmix.errors import CorruptFileError, DataNotFoundError, InputError, MissingPackageError
 
 if TYPE_CHECKING:
     from gradmix.classifier import IncrementalClassifier
@@ -117,7 +111,10 @@ def inspect(
     else:
         _show(facts, model)
     if out is not None:
-        _write_exemplars(classifier, out)
+        from gradmix.classifier.export import contact_page, contact_sheet, write_file
+
+        page = Path(out).suffix.lower() == ".html"
+        write_file(out, (contact_page if page else contact_sheet)(classifier._learned))
         if not as_json:
             show(f"exemplars saved in {out}")
 
@@ -127,7 +124,7 @@ def _facts(classifier: IncrementalClassifier, size: int) -> dict[str, Any]:
     learned = classifier._learned
     setup, names, number = learned.setup, learned.labels.known, len(learned.counts)
     kept, held = (
-        [0] * number if samples is None else samples.y.cpu().bincount(minlength=number).tolist()
+        samples.y.cpu().bincount(minlength=number).tolist()
         for samples in (learned.method.memory, learned.holdout)
     )
     networks = learned.method.networks().values()
@@ -173,21 +170,6 @@ def _show(facts: dict[str, Any], model: str) -> None:
         numbers = f"{row['samples']:,}", str(row["epochs"])
         history.add_row(str(row["call"]), new, more, *numbers, after, forgotten)
     output.print(history)
-
-
-def _write_exemplars(classifier: IncrementalClassifier, out: str) -> None:
-    from gradmix.classifier.export import contact_page, contact_sheet
-    from gradmix.files.atomic_write import replacing
-
-    if Path(out).suffix.lower() == ".html":  # class names may contain bytes that are not text
-        content = contact_page(classifier._learned).encode(errors="backslashreplace")
-    else:
-        content = contact_sheet(classifier._learned)
-    try:
-        with replacing(out) as file:
-            file.write(content)
-    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
-        raise FileError(f"{out!r} cannot be written: {error}") from error
 
 
 def forget(
@@ -273,9 +255,7 @@ def serve(
     pixels = round(max_megapixels * 1e6)
     served = ServedModel(model, false_alarm_rate=false_alarm_rate, max_pixels=pixels, device=device)
     app = create_app(served, max_bytes=round(max_megabytes * 1e6))
-    shown, family = host, socket.AF_INET
-    if ":" in host:
-        shown, family = f"[{host}]", socket.AF_INET6
+    shown, family = (f"[{host}]", socket.AF_INET6) if ":" in host else (host, socket.AF_INET)
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:

@@ -128,10 +128,7 @@ def _open_store(path: str) -> ResultStore:
 
 
 def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult]:
-    """Return the results of a store that may be compared, and say which files are skipped.
-
-    None as protocol version is the current one of each configuration. InputError if none are left.
-    """
+    """Return the results of a protocol version, by default the current one; say what is skipped."""
     from gradmix.runs.results import protocol_version
 
     everything, problems = store.read_all()

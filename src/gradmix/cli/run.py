@@ -117,8 +117,7 @@ def run_all(
 ) -> tuple[list[RunResult], bool]:
     """Compute the runs that the store lacks; return the results and whether all runs finished.
 
-    The results are written to the store, if there is one. The ranks of a job compute each run
-    together. `how` has the other arguments of `gradmix.runs.run.complete`.
+    `how` has the other arguments of `gradmix.runs.run.complete`.
     """
     results: list[RunResult] = []
     try:

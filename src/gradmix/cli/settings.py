@@ -15,7 +15,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
-from gradmix._setting_docs import Description, describe
+from gradmix._setting_docs import Description, describe, shown
 from gradmix._setting_types import parse_seeds, remedy
 from gradmix.errors import InputError
 from gradmix.settings import PRESETS, MixSettings
@@ -108,11 +108,7 @@ OPTIONS = {
 
 @contextmanager
 def naming_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Add the option to the name of a setting in errors: `exemplars_per_class (--exemplars) is`.
-
-    Args:
-        options: The options by setting, for those whose names differ.
-    """
+    """Add the option to the name of a setting in errors: `exemplars_per_class (--exemplars) is`."""
     try:
         yield
     except InputError as error:
@@ -154,14 +150,11 @@ def help_of(setting: Description) -> str:
     values = ""
     if any(choice not in setting.help for choice in setting.choices):
         values = f" Values: {', '.join(setting.choices)}."
+    default = shown(setting.default)
     if any(setting.name in preset for preset in PRESETS.values()):
         default = "depends on the data set"
     elif setting.default is None:
         default = "depends on the mix" if setting.name in MixSettings.model_fields else "none"
-    elif isinstance(setting.default, list):
-        default = " ".join(map(str, setting.default)) or "none"
-    else:
-        default = str(setting.default)
     return f"{setting.help}{values} Default: {default}."
 
 
@@ -171,10 +164,7 @@ with_settings = with_options(
         for name, setting in OPTIONS.items()
     ]
 )
-"""Gives a command with `**settings` an option for each setting of a run.
-
-Options take several values. A setting that is a list itself takes one list.
-"""
+"""Gives a command with `**settings` an option for each setting of a run, with several values."""
 
 
 def chosen(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -196,20 +186,16 @@ def chosen_runs(
     file: str | None = None,
     skip_impossible: bool | None = None,
 ) -> tuple[list[RunConfig], dict[str, str]]:
-    """Return the runs of a command line, and the skipped combinations with the reason.
-
-    `skip_impossible` is None if the command has no such option.
-    """
+    """Return the runs of a command line, and the skipped combinations with the reason."""
     from gradmix.plugins import import_plugins
     from gradmix.runs.config import controls_of, expand
 
     import_plugins(imports or [])
     axes = chosen(settings)
-    axes |= {"data": list(data)} if data else {}
+    axes |= {"data": data} if data else {}
     axes |= {"seed": parse_seeds(seeds)} if seeds else {}
-    if file is None:
-        grids: list[Any] = [axes]
-    else:
+    grids: list[Any] = [axes]
+    if file is not None:
         from gradmix.runs.sweep import read_grids
 
         grids = list(read_grids(file, **axes))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -202,19 +203,8 @@ def _standing(sweep: Sweep) -> str:
     parts += [f"{number} {state}" for state, number in counts.items() if number]
     left = sweep.seconds_left()
     if left is not None and len(sweep.outcomes) < len(sweep.configs):
-        parts.append(f"{duration(left)} left")
+        parts.append(f"{timedelta(seconds=round(left))} left")
     return " · ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Return hours, minutes and seconds.
-
-    >>> duration(59.6), duration(7325)
-    ('1:00', '2:02:05')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def show_results(table: TextTable) -> None:

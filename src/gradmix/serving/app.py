@@ -50,26 +50,11 @@ class Loaded(NamedTuple):
 
     classifier: IncrementalClassifier
     rate: float | None  # None: no photo is called unknown
-
-    @property
-    def classes(self) -> list[Label]:
-        """The classes that may be predicted."""
-        return [_text(label) for label in self.classifier._fitted().labels.known]
+    classes: list[Label]  # that may be predicted
 
 
 class ServedModel:
-    """The newest valid model of a file.
-
-    Args:
-        path: The model file.
-        false_alarm_rate: The share of photos of learned classes that may be called unknown.
-        max_pixels: Photos with more pixels are refused.
-        device: Another device than the saved one.
-
-    Raises:
-        FileError: If the file cannot be loaded.
-        InputError: If the model has not learned photos, or an argument is invalid.
-    """
+    """The newest valid model of a file; photos with more than `max_pixels` are refused."""
 
     def __init__(
         self,
@@ -92,10 +77,9 @@ class ServedModel:
 
     def refresh(self) -> None:
         """Load the file again if it has changed; keep the old model if the new one is invalid."""
-        version = self._version()
-        if version == self._seen:
+        seen, self._seen = self._seen, self._version()
+        if self._seen == seen:
             return
-        self._seen = version
         try:
             self.loaded = self._load()
             self.problem = ""
@@ -111,12 +95,8 @@ class ServedModel:
                         f"photo {row + 1} is {width}x{height}; at most {self._max_pixels:,} pixels "
                         "are accepted"
                     )
-            loaded = self.loaded
-            found = rank(loaded.classifier, photos, top, loaded.rate, "photo")
-            return [
-                row._replace(classes=[(_text(label), share) for label, share in row.classes])
-                for row in found
-            ]
+            classifier, rate, _ = self.loaded
+            return rank(classifier, photos, top, rate, "photo")
 
     def _version(self) -> tuple[int, ...] | None:
         """Return what changes when the file is replaced; None if there is none."""
@@ -131,11 +111,10 @@ class ServedModel:
         learned = classifier._fitted()
         if not learned.setup.given.images:
             raise InputError(f"{self.path} has learned rows of numbers; only photos can be served")
-        held = 0 if learned.holdout is None else len(learned.holdout)
-        rate = max(self._rate, 1 / (held + 1))  # the smallest rate that the held-out samples allow
-        loaded = Loaded(classifier, rate if rate <= LARGEST_RATE else None)
-        rank(classifier, [Image.new("RGB", (8, 8))], 1, loaded.rate)  # prepares the network
-        return loaded
+        allowed = max(self._rate, 1 / (len(learned.holdout) + 1))  # by the held-out photos
+        rate = allowed if allowed <= LARGEST_RATE else None
+        rank(classifier, [Image.new("RGB", (8, 8))], 1, rate)  # prepares the network
+        return Loaded(classifier, rate, [_text(label) for label in learned.labels.known])
 
 
 def _text(label: Label) -> Label:
@@ -146,13 +125,7 @@ def _text(label: Label) -> Label:
 def create_app(
     model: ServedModel, *, max_bytes: int = 10_000_000, refresh_seconds: float = 1.0
 ) -> FastAPI:
-    """Return the application that serves a model.
-
-    Args:
-        model: The model file.
-        max_bytes: The largest request that is read.
-        refresh_seconds: How often to look for a new file.
-    """
+    """Return the application that serves a model and reads requests of at most `max_bytes`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -197,9 +170,8 @@ def create_app(
     @app.get("/classes")
     async def classes() -> dict[str, Any]:
         """Return the classes, the share of photos called unknown by mistake, and the limit."""
-        served = model.loaded
-        rate = served.rate
-        return {"classes": served.classes, "false_alarm_rate": rate, "max_bytes": max_bytes}
+        _, rate, names = model.loaded
+        return {"classes": names, "false_alarm_rate": rate, "max_bytes": max_bytes}
 
     @app.post("/predict")
     def predict(
@@ -220,7 +192,9 @@ def create_app(
             "predictions": [
                 {
                     "file": part.filename,
-                    "classes": [{"class": name, "probability": p} for name, p in row.classes],
+                    "classes": [
+                        {"class": _text(label), "probability": p} for label, p in row.classes
+                    ],
                     "unknown": row.unknown,
                     "novelty": row.novelty,
                 }
