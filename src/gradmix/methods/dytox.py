@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
-from gradmix.methods.lwf import WithOldNetwork
 from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import as_soft, fold_old_classes, smooth_labels
+from gradmix.methods.lwf import WithOldNetwork
 from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import BlockLinear, drop_output, grow_head
