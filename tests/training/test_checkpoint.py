@@ -424,7 +424,9 @@ def test_a_full_disk_is_said_once_and_does_not_end_the_training(
 
     said = []
     run = make_training("er")
-    file = keeper(tmp_path / "f", run, say=said.append, every_seconds=0, share=1e9)
+    file = keeper(tmp_path / "f", run, say=said.append)
+    monkeypatch.setattr("gradmix.training.checkpoint.EVERY_SECONDS", 0)
+    monkeypatch.setattr("gradmix.training.checkpoint.SHARE", 1e9)
     monkeypatch.setattr(os, "fsync", fail)
     for event in run.events():
         file.note(event)

@@ -75,8 +75,8 @@ class PairTables:
         self.tables = tuple(PairTable.from_scores(classes, table) for table in scores)
         self.classes = classes  # (K,)
         self.scores = scores  # (T, K, K)
-        self._negative = torch.stack([table.negative for table in self.tables])  # (T, K, K)
-        self._optimal = torch.stack([table.optimal for table in self.tables])  # (T, K)
+        self._negative = scores < 0  # (T, K, K)
+        self._optimal = scores.argmax(dim=2)  # (T, K)
 
     @property
     def number(self) -> int:

@@ -57,8 +57,6 @@ class Checkpoint:
         say: Receives a sentence about what was done or not done.
         largest: Largest number of outputs or parts that a network can have; by default the number
             of classes.
-        every_seconds: Time between saves.
-        share: Largest share of the run's time that saving may take.
     """
 
     def __init__(
@@ -70,8 +68,6 @@ class Checkpoint:
         *,
         say: Callable[[str], object] | None = None,
         largest: int | None = None,
-        every_seconds: float | None = None,
-        share: float | None = None,
     ) -> None:
         self.path = Path(path)
         self.seconds_before = 0.0  # time that the run had taken when it was saved
@@ -86,8 +82,6 @@ class Checkpoint:
             "contents": CONTENTS,
         }
         self._say = say if say is not None else lambda _: None
-        self._every = EVERY_SECONDS if every_seconds is None else every_seconds
-        self._share = SHARE if share is None else share
         self._started = self._last = perf_counter()
         self._spent = 0.0
         self._cost: float | None = None  # of the last save
@@ -101,12 +95,12 @@ class Checkpoint:
         if not self._training.method.ranks.first:
             return
         now = perf_counter()
-        if not isinstance(event, TaskDone) and now - self._last < self._every:
+        if not isinstance(event, TaskDone) and now - self._last < EVERY_SECONDS:
             return
         if self._cost is None:
             seconds, rate = FIRST_GUESS
             self._cost = seconds + _bytes_in(self._training.state_dict()) / rate
-        if self._spent + self._cost > self._share * (self.seconds_before + now - self._started):
+        if self._spent + self._cost > SHARE * (self.seconds_before + now - self._started):
             return
         try:
             self.save()
