@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import tarfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 from gradmix.data import from_folder
 from gradmix.data.image_folders.classes import find_classes, has_test_classes
 from gradmix.data.image_folders.read import read_folder
-from gradmix.data.image_folders.source import FileSource, is_archive
+from gradmix.data.image_folders.source import _OPEN_SHARDS, FileSource, is_archive
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, InputError
 
@@ -196,3 +197,22 @@ def test_a_changed_shard_is_indexed_again(tmp_path: Path) -> None:
     assert names(path) == ["cat/1.png"]
     write_tar(path, {"cat/2.png": png(1), "dog/1.png": png(2)})
     assert names(path) == ["cat/2.png", "dog/1.png"]
+
+
+def test_a_replaced_shard_is_read_anew(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "s.tar", {"cat/1.png": png(1)})
+    before = FileSource(path)
+    assert before.read("cat/1.png") == png(1)
+    write_tar(tmp_path / "new", {"cat/0.png": png(3), "cat/1.png": png(2)}).replace(path)
+    assert FileSource(path).read("cat/1.png") == png(2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are not listed here")
+def test_few_shards_stay_open(tmp_path: Path) -> None:
+    many = _OPEN_SHARDS + 40
+    for k in range(many):
+        write_tar(tmp_path / "s" / f"{k:03}.tar", {f"cat/{k}.png": png(k)})
+    source, before = FileSource(tmp_path / "s"), len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        assert [source.read(f"cat/{k}.png") for k in range(many)] == [png(k) for k in range(many)]
+    assert len(os.listdir("/proc/self/fd")) <= before + _OPEN_SHARDS

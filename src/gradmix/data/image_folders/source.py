@@ -17,6 +17,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tarfile
 import weakref
 import zipfile
@@ -33,6 +34,7 @@ _JUNK = ("thumbs.db", "desktop.ini", "__macosx")  # what file managers leave beh
 _SHARD = ".tar"
 _PARTS = ("train", "test", "val")  # folders of shards that are parts of one data set
 _LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json file
+_OPEN_SHARDS = 128  # most shards that stay open
 _BLOCK = 512  # bytes; members of a tar file start at multiples
 _JSON_LABELS = ("label", "class", "cls")
 
@@ -65,19 +67,14 @@ class FileSource:
         return sorted(entry for entry in entries if entry and _is_visible(entry))
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a file for reading; CorruptFileError for anything but a regular file.
-
-        Every read of a shard opens it anew: threads and processes share no position in it, and the
-        number of open files does not grow with the number of shards.
-        """
+        """Open a file for reading; CorruptFileError for anything but a regular file."""
         if self.in_shards:
             shard, member = self._members[f"{self._root}{name}"]
             if member.size > LARGEST_FILE:
                 raise _too_large(self.path_of(name), member.size)
-            with open(shard, "rb", buffering=0) as file:
-                content = _read_at(file, member.offset, member.size)
+            content = _open_shard(shard).read(member.offset, member.size)
             if len(content) != member.size:
-                raise CorruptFileError(f"{shard}: the file ends within {self._root}{name}")
+                raise CorruptFileError(f"{shard.path}: the file ends within {self._root}{name}")
             return io.BytesIO(content)
         if self._is_zip:
             found = self._open_zip().getinfo(f"{self._root}{name}")
@@ -168,6 +165,14 @@ def is_archive(path: str | os.PathLike[str]) -> bool:
 # --- shards -----------------------------------------------------------------------------------
 
 
+class Shard(NamedTuple):
+    """A tar file; after a change it is another shard."""
+
+    path: Path
+    size: int
+    changed: int  # time of the last change, in ns
+
+
 class Member(NamedTuple):
     """The place of a file in a shard."""
 
@@ -213,25 +218,58 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _members_by_name(shards: Mapping[Path, str]) -> dict[str, tuple[Path, Member]]:
+def _members_by_name(shards: Mapping[Path, str]) -> dict[str, tuple[Shard, Member]]:
     """Return the files of all shards; their names begin with the folder that is given."""
-    places: dict[str, tuple[Path, Member]] = {}
+    places: dict[str, tuple[Shard, Member]] = {}
     for path, folder in shards.items():
         about = path.stat()
-        for member in _scan(path, about.st_size, about.st_mtime_ns):
+        shard = Shard(path, about.st_size, about.st_mtime_ns)
+        for member in _scan(shard):
             name = f"{folder}{member.name}"
             if name in places:
                 raise InputError(
-                    f"{name} is in {places[name][0]} and in {path}; photos of different shards "
-                    "need different names"
+                    f"{name} is in {places[name][0].path} and in {path}; photos of different "
+                    "shards need different names"
                 )
-            places[name] = path, member
+            places[name] = shard, member
     return places
 
 
+class _OpenShard:
+    """A shard that stays open. Threads and processes read it at any place: it has no position."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if sys.platform != "win32":
+            self._descriptor = os.open(path, os.O_RDONLY)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes from `offset`, fewer at the end of the file."""
+        if sys.platform == "win32":  # it has no pread, and an open file could not be deleted
+            with open(self._path, "rb", buffering=0) as file:
+                return _read_at(file, offset, size)
+        content = os.pread(self._descriptor, size, offset)
+        while len(content) < size and (
+            more := os.pread(self._descriptor, size - len(content), offset + len(content))
+        ):
+            content += more  # the system may return less than a whole large file
+        return content
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+
+@lru_cache(maxsize=_OPEN_SHARDS)
+def _open_shard(shard: Shard) -> _OpenShard:
+    """Return an open shard; those that were not used for long are closed."""
+    return _OpenShard(shard.path)
+
+
 @lru_cache(maxsize=8192)
-def _scan(path: Path, _size: int, _changed: int) -> tuple[Member, ...]:
+def _scan(shard: Shard) -> tuple[Member, ...]:
     """Return the files of a shard; an unchanged shard is scanned once per process."""
+    path = shard.path
     try:
         with open(path, "rb") as file:
             members = list(_members(file))
