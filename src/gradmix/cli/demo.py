@@ -1,7 +1,8 @@
 """gradmix demo: learn photos; compare GradMix with its controls, plain replay, Mixup and Remix.
 
 No package contains many labelled photos, so the demo cuts a few photos that come with scikit-learn
-and scikit-image into pieces. A class is the photo that a piece comes from.
+and scikit-image into pieces. A class is the photo that a piece comes from. This is easier than real
+classes, and the demo says so.
 """
 
 from __future__ import annotations
@@ -133,13 +134,16 @@ def _learn(
     import numpy as np
 
     start = time.perf_counter()
-    train, test = [known[name].train for name in new], [photo.test for photo in known.values()]
-    y, truth = np.repeat(new, [*map(len, train)]), np.repeat([*known], [*map(len, test)])
-    classifier.partial_fit(np.concatenate(train), y, eval_set=(np.concatenate(test), truth))
+    x = np.concatenate([known[name].train for name in new])
+    y = np.repeat(new, [len(known[name].train) for name in new])
+    test = np.concatenate([photo.test for photo in known.values()])
+    labels = np.repeat(list(known), [len(photo.test) for photo in known.values()])
+    classifier.partial_fit(x, y, eval_set=(test, labels))
     table = accuracy_table(classifier.report_)
     table.caption = "accuracy on test pieces"
-    seconds = time.perf_counter() - start
-    output.print(f"Learned {', '.join(new)}: {len(y)} pieces, {seconds:.1f} seconds")
+    output.print(
+        f"Learned {', '.join(new)}: {len(x)} pieces, {time.perf_counter() - start:.1f} seconds"
+    )
     output.print(table)
 
 
@@ -154,7 +158,8 @@ def _show_unknown(classifier: IncrementalClassifier, pieces: dict[str, Pieces]) 
     other = np.concatenate(pieces[NEVER])
     found = rank(classifier, np.concatenate([known, other]), 1, false_alarm_rate=0.05)
     called = np.array([row.unknown for row in found])
-    area = roc_auc_score(np.arange(len(found)) >= len(known), [row.novelty for row in found])
+    novelty = [row.novelty for row in found]
+    area = roc_auc_score(np.arange(len(found)) >= len(known), novelty)
     show(
         f"Of {len(other)} pieces of a {NEVER}, which was never learned, "
         f"{called[len(known) :].mean():.0%} are called unknown; of the {len(known)} test pieces "
