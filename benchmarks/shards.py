@@ -11,6 +11,9 @@ thread and with its usual threads, and by three plain loops of Pillow over the s
 - array: the same, and the pixels become an array of NumPy
 - batch: the same, and the array is written to a batch with channels first, the result of our reader
 
+A fourth loop, decoders, is the first in as many threads as our reader usually has, without order
+or batches: the rate of the decoder itself on this machine.
+
 A slow moment of the machine affects all of them. A rate above 1 means faster than the loop; the
 quartiles are over the chunks. A second reader starts in the middle, as a resumed run does, and must
 receive the same batches.
@@ -27,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -77,7 +81,8 @@ def read_all(shards: Path, side: int) -> dict[str, float]:
     x: Any = data.train.x  # StreamedImages
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     batches = order[: len(x) // BATCH * BATCH].split(BATCH)
-    costs: dict[str, list[Cost]] = {name: [] for name in (*LOOPS, "one_thread", "threads")}
+    plain = (*LOOPS, "decoders")
+    costs: dict[str, list[Cost]] = {name: [] for name in (*plain, "one_thread", "threads")}
     size = 0
     for start in range(0, len(batches), CHUNK):
         chunk = batches[start : start + CHUNK]
@@ -85,6 +90,7 @@ def read_all(shards: Path, side: int) -> dict[str, float]:
         files = [x.files.source.read(name) for name in names]
         size += sum(map(len, files))
         works = {name: partial(_plain_loop, files, side, loop) for name, loop in LOOPS.items()}
+        works["decoders"] = partial(_threaded_loop, files, side)
         works["one_thread"] = partial(_read, x, chunk, 1)
         works["threads"] = partial(_read, x, chunk, stream.THREADS)
         turn = start // CHUNK % len(works)
@@ -104,10 +110,10 @@ def read_all(shards: Path, side: int) -> dict[str, float]:
         "resumed_exactly": float(resumed == digests[half:]),
     }
     for name in ("one_thread", "threads"):
-        for loop in LOOPS:
+        for loop in plain:
             for kind in Cost._fields:
                 pairs = zip(costs[loop], costs[name], strict=True)
-                ratios = [getattr(plain, kind) / getattr(ours, kind) for plain, ours in pairs]
+                ratios = [getattr(theirs, kind) / getattr(ours, kind) for theirs, ours in pairs]
                 for percent in (25, 50, 75):
                     key = f"{name}_of_{loop}_{kind}_{percent}%"
                     found[key] = float(np.percentile(ratios, percent))
@@ -142,6 +148,22 @@ def _plain_loop(files: list[bytes], side: int, use: Callable[[Image.Image, Pixel
                     use(photo, row)
                 else:
                     use(photo.resize((side, side), Image.Resampling.BILINEAR), row)
+
+
+def _threaded_loop(files: list[bytes], side: int) -> None:
+    share = -(-len(files) // stream.THREADS)
+    parts = [files[start : start + share] for start in range(0, len(files), share)]
+    with ThreadPoolExecutor(stream.THREADS) as pool:
+        list(pool.map(partial(_decode_all, side), parts))
+
+
+def _decode_all(side: int, files: list[bytes]) -> None:
+    for content in files:
+        with Image.open(io.BytesIO(content)) as photo:
+            if photo.size == (side, side):
+                photo.load()
+            else:
+                photo.resize((side, side), Image.Resampling.BILINEAR)
 
 
 def _read(x: Any, chunk: Sequence[Tensor], threads: int) -> None:
