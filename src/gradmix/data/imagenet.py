@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
+import torch
+
 from gradmix.data.datasets import DataSet
-from gradmix.data.image_folders.classes import Listing, list_images
+from gradmix.data.image_folders.classes import list_images
 from gradmix.data.image_folders.read import Form, load_images, make_data_set
 from gradmix.data.image_folders.source import FileSource
 from gradmix.data.locate import DATA_VARIABLE, TINY_IMAGENET, locate_archive, not_found, search_path
 from gradmix.errors import CorruptFileError, InputError
+from gradmix.types import Samples
 
 _ANNOTATIONS = "val_annotations.txt"  # lists the validation images and their classes
 
@@ -95,13 +98,16 @@ def read_tiny_imagenet(
     if len(test) != num_test:
         where = source.path_of(f"{top}val/{_ANNOTATIONS}")
         raise CorruptFileError(f"{where}: lists {len(test)} images and should list {num_test}")
-    labels = [label for label in range(num_classes) for _ in range(train_per_class)]
-    listing = Listing(
-        [*train, *test], [*labels, *test.values()], len(train), _class_names(source, top, wnids)
+    x_train, x_test = (load_images(source, part, Form((3, 64, 64)))[0] for part in (train, [*test]))
+    y_train = torch.arange(num_classes).repeat_interleave(train_per_class)
+    return DataSet(
+        TINY_IMAGENET.name,
+        Samples(x_train, y_train),
+        Samples(x_test, torch.tensor(list(test.values()))),
+        _class_names(source, top, wnids),
+        _in_bytes(0.4802, 0.4480, 0.3975),
+        _in_bytes(0.2770, 0.2691, 0.2821),
     )
-    x, _ = load_images(source, listing.names, Form((3, 64, 64)))
-    mean, std = _in_bytes(0.4802, 0.4480, 0.3975), _in_bytes(0.2770, 0.2691, 0.2821)
-    return make_data_set(TINY_IMAGENET.name, listing, x, mean, std)
 
 
 def _in_bytes(*statistics: float) -> tuple[float, ...]:

@@ -34,6 +34,7 @@ _Images = Mapping[str, Sequence[str]]  # the image names of each class, by its f
 class Listing:
     """The images of a data set: first all training images, then all test images."""
 
+    where: str  # the folder of the classes, for messages
     names: list[str]
     labels: list[int]
     num_train: int
@@ -100,7 +101,7 @@ def list_images(
     top, train, test = _layout(source, test_folders)
     if train is None:
         images, skipped = _class_folders(top)
-        return _listing(*_held_out(top, images, test_fraction), skipped)
+        return _listing(top.where, *_held_out(top, images, test_fraction), skipped)
     if test is None:
         raise _no_test_folder(top, test_folders, "hold out test images")
     of_train, skipped = _class_folders(train)
@@ -113,7 +114,7 @@ def list_images(
             f"{top.where}: class {unmatched[0]!r} is in {present} but not in {absent}; both need "
             "the same folders"
         )
-    return _listing(of_train, of_test, skipped + more)
+    return _listing(top.where, of_train, of_test, skipped + more)
 
 
 def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -> Listing:
@@ -126,7 +127,7 @@ def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -
         if test is not None and (train is not None or test.holds_classes):
             chosen = test
     images, skipped = _class_folders(chosen)
-    return _listing(images, dict.fromkeys(images, ()), skipped)
+    return _listing(top.where, images, dict.fromkeys(images, ()), skipped)
 
 
 def has_test_classes(source: FileSource) -> bool:
@@ -147,7 +148,7 @@ def _no_test_folder(top: _Folder, test_folders: Sequence[str], purpose: str) -> 
     )
 
 
-def _listing(train: _Images, test: _Images, skipped: tuple[str, ...]) -> Listing:
+def _listing(where: str, train: _Images, test: _Images, skipped: tuple[str, ...]) -> Listing:
     classes = tuple(sorted(train))
     names: list[str] = []
     labels: list[int] = []
@@ -155,7 +156,7 @@ def _listing(train: _Images, test: _Images, skipped: tuple[str, ...]) -> Listing
         for label, folder in enumerate(classes):
             names += part[folder]
             labels += [label] * len(part[folder])
-    return Listing(names, labels, sum(map(len, train.values())), classes, skipped)
+    return Listing(where, names, labels, sum(map(len, train.values())), classes, skipped)
 
 
 def _is_image(entry: str) -> bool:
