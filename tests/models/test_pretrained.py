@@ -1,4 +1,4 @@
-"""Backbones: weights that are verified, modules of other libraries, and errors."""
+"""Backbones: weights that are verified and converted, modules of other libraries, and errors."""
 
 import hashlib
 import sys
@@ -12,10 +12,11 @@ from torch import nn
 
 from gradmix.errors import CorruptFileError, InputError, MissingPackageError, UnknownNameError
 from gradmix.models import pretrained
+from gradmix.models import weights as weight_files
 from gradmix.models.pretrained import Backbone, Embedding, from_module, import_timm, load_pretrained
-from gradmix.models.weights import Package, package_weights, read_weights
+from gradmix.models.weights import Package, convert, package_weights, read_weights
 
-PACKAGE = Package("stand_in_weights", "net.pth", "", "photos", "fc.")
+PACKAGE = Package("stand_in_weights", "net.pth", "", "net.safetensors", "", "photos", "fc.")
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def network():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch, network):
-    """An installed package with the weights of `network` and a classifier."""
+    """An installed package with the weights of `network` and a classifier, and an empty cache."""
     folder = tmp_path / "site" / PACKAGE.name
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -35,18 +36,43 @@ def package(tmp_path, monkeypatch, network):
     )
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.delitem(sys.modules, PACKAGE.name, raising=False)
-    return replace(PACKAGE, sha256=hashlib.sha256((folder / "net.pth").read_bytes()).hexdigest())
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(weight_files.platformdirs, "user_cache_dir", lambda _: str(cache))
+    sha256 = hashlib.sha256((folder / "net.pth").read_bytes()).hexdigest()
+    with monkeypatch.context() as patch:
+        patch.setattr(weight_files, "_verify", lambda *_: None)
+        converted = hashlib.sha256(convert(PACKAGE, network)).hexdigest()
+    return replace(PACKAGE, sha256=sha256, converted_sha256=converted)
 
 
-def test_weights_of_a_package_get_the_names_of_the_network(package, network):
-    found = package_weights(package, network)
-    assert found.keys() == network.state_dict().keys()
-    assert all(torch.equal(found[name], value) for name, value in network.state_dict().items())
+def test_weights_are_converted_once_and_read_without_pickle(
+    package, network, tmp_path, monkeypatch
+):
+    first = package_weights(package, network)
+    assert (tmp_path / "cache" / "weights" / "net.safetensors").is_file()
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
+    second = package_weights(package, network)
+    assert first.keys() == second.keys() == network.state_dict().keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(first["0.weight"], network[0].weight)
+
+
+def test_a_damaged_cache_is_converted_again(package, network, tmp_path):
+    package_weights(package, network)
+    path = tmp_path / "cache" / "weights" / "net.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert torch.equal(package_weights(package, network)["0.bias"], network[0].bias)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == package.converted_sha256
 
 
 def test_a_package_with_other_weights_is_refused(package, network):
     with pytest.raises(CorruptFileError, match="SHA-256"):
         package_weights(replace(package, sha256="0" * 64), network)
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(package, network, tmp_path):
+    (tmp_path / "cache").write_text("a file where the folder would be")
+    assert torch.equal(package_weights(package, network)["0.bias"], network[0].bias)
 
 
 def test_a_missing_package_names_the_extra(package, network):

