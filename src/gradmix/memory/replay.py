@@ -195,6 +195,8 @@ class ReplayMemory:
 
         A memory with fewer than `count` exemplars returns all of them, in random order.
         """
+        if count < 0:
+            raise InputError(f"count is {count}; draw 0 or more exemplars")
         return torch.randperm(len(self), generator=generator, device=self.y.device)[:count]
 
     def state_dict(self) -> dict[str, Any]:
@@ -203,13 +205,21 @@ class ReplayMemory:
         return {**rows, "extras": dict(self.extras)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved memory; InputError if it exceeds this budget."""
-        y = state["y"]
+        """Restore a saved memory.
+
+        Raises:
+            InputError: If the saved memory exceeds this budget or its rows do not fit each other.
+        """
+        x, y, priority = state["x"], state["y"], state["priority"]
+        rows = {"x": x, "priority": priority, **state["extras"]}
+        for name, part in rows.items():
+            if len(part) != len(y):
+                raise InputError(f"memory.{name} has {len(part)} rows for {len(y)} labels")
         counts = y.unique(return_counts=True)[1].cpu()
         too_many = self.total is not None and len(y) > self.total
         if len(y) and (too_many or bool((counts > self._shares(len(counts))).any())):
             raise InputError(f"memory: {len(y)} exemplars are saved, more than this budget allows")
-        self.x, self.y, self._priority = state["x"], y, state["priority"]
+        self.x, self.y, self._priority = x, y, priority
         self.extras = dict(state["extras"])
 
 

@@ -288,7 +288,8 @@ def from_folder(
         lost = sorted(set(range(len(listing.classes))) - set(labels))
         if lost:
             raise InputError(
-                f"{listing.where}: no {part} image of class {listing.classes[lost[0]]!r} can be read"
+                f"{listing.where}: no {part} image of class {listing.classes[lost[0]]!r} can be "
+                "read"
             )
     whole_path = source.path.resolve()
     own_name = whole_path.name if whole_path.is_dir() else whole_path.stem
