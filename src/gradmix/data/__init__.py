@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -135,10 +136,9 @@ def load_dataset(name: str, *, skip_unreadable: bool = False) -> DataSet:
 def _folder(name: str) -> tuple[str, int | None]:
     """Return path and size of `folder:PATH` or `folder:PATH@SIZE`."""
     path = name[len(_FOLDER) :]
-    whole, _, size = path.rpartition("@")
-    is_size = whole and size.isascii() and size.isdigit() and len(size) < 10
-    if is_size and not os.path.exists(checked_path(path)):
-        return whole, int(size)
+    sized = re.fullmatch(r"(.+)@([0-9]{1,9})", path, re.DOTALL)
+    if sized and not os.path.exists(checked_path(path)):
+        return sized[1], int(sized[2])
     return path, None
 
 

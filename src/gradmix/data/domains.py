@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from gradmix.data.augment import warp
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.types import Samples
 
@@ -82,9 +82,5 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
     cos, sin, aspect = float(angle.cos()), float(angle.sin()), x.shape[3] / x.shape[2]
     # Where each pixel comes from, in coordinates from -1 to 1.
     theta = torch.tensor([[cos, -sin / aspect, 0.0], [sin * aspect, cos, 0.0]])
-    parts = []
-    for part in x.split(_AT_ONCE):
-        grid = F.affine_grid(theta.expand(len(part), 2, 3), list(part.shape), align_corners=False)
-        moved = F.grid_sample(part.float(), grid, align_corners=False)
-        parts.append(moved.round_().to(torch.uint8))
-    return torch.cat(parts)
+    parts = x.split(_AT_ONCE)
+    return torch.cat([warp(part, theta.expand(len(part), 2, 3)) for part in parts])

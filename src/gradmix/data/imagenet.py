@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 
 import torch
 
-from gradmix.data.datasets import DataSet
+from gradmix.data.datasets import DataSet, in_bytes
 from gradmix.data.image_folders.classes import list_images
 from gradmix.data.image_folders.read import Form, load_images, make_data_set
 from gradmix.data.image_folders.source import FileSource
@@ -56,7 +56,7 @@ def read_imagenet(folder: Path, *, num_classes: int, size: int = 224) -> DataSet
         )
     form = Form((3, size, size), "bilinear")
     x, _ = load_images(source, listing.names, form, stream=True)
-    mean, std = _in_bytes(0.485, 0.456, 0.406), _in_bytes(0.229, 0.224, 0.225)
+    mean, std = in_bytes(0.485, 0.456, 0.406), in_bytes(0.229, 0.224, 0.225)
     return make_data_set("imagenet", listing, x, mean, std)
 
 
@@ -105,14 +105,9 @@ def read_tiny_imagenet(
         Samples(x_train, y_train),
         Samples(x_test, torch.tensor(list(test.values()))),
         _class_names(source, top, wnids),
-        _in_bytes(0.4802, 0.4480, 0.3975),
-        _in_bytes(0.2770, 0.2691, 0.2821),
+        in_bytes(0.4802, 0.4480, 0.3975),
+        in_bytes(0.2770, 0.2691, 0.2821),
     )
-
-
-def _in_bytes(*statistics: float) -> tuple[float, ...]:
-    """Return statistics of values from 0 to 1 as those of bytes."""
-    return tuple(value * 255 for value in statistics)
 
 
 def _lines(source: FileSource, name: str) -> list[str]:

@@ -102,9 +102,8 @@ def split_into_tasks(
     """
     if not 0 <= blur < 1:
         raise InputError(f"blur is {blur!r}; it must be a share from 0 to below 1")
-    order = resolve_class_order(class_order, len(data.class_names))
-    sizes = torch.tensor(_task_sizes(increments, len(order)))
-    train, test = _relabelled(data, order, evaluate_on)
+    sizes = torch.tensor(_task_sizes(increments, len(data.class_names)))
+    order, train, test = _in_order(data, class_order, evaluate_on)
     task_of_class = torch.arange(len(sizes)).repeat_interleave(sizes)
     arrives, tested = task_of_class[train.y], task_of_class[test.y]  # task of each sample, (N,)
     if blur:
@@ -159,8 +158,7 @@ def split_into_domains(
     """
     if not is_integer(tasks) or tasks < 2:
         raise InputError(f"tasks is {tasks!r}; it must be an integer of 2 or more")
-    order = resolve_class_order(class_order, len(data.class_names))
-    train, test = _relabelled(data, order, evaluate_on)
+    order, train, test = _in_order(data, class_order, evaluate_on)
     parts = domains.make(train, test, tasks, shift, RandomStreams(seed).device(f"domains {shift}"))
     classes = tuple(range(len(order)))
     made = [Task(number, classes, *part) for number, part in enumerate(parts, start=1)]
@@ -174,8 +172,11 @@ def _benchmark(
     return Benchmark(data.name, tuple(tasks), names, order, data.mean, data.std, scenario)
 
 
-def _relabelled(data: DataSet, order: Sequence[int], evaluate_on: str) -> tuple[Samples, Samples]:
-    """Return training and evaluation samples whose labels count classes in order of arrival."""
+def _in_order(
+    data: DataSet, class_order: str | Sequence[int], evaluate_on: str
+) -> tuple[tuple[int, ...], Samples, Samples]:
+    """Return the class order, and training and evaluation samples with labels in this order."""
+    order = resolve_class_order(class_order, len(data.class_names))
     counts = torch.bincount(data.train.y.long(), minlength=len(data.class_names))
     empty = [data.class_names[label] for label in (counts == 0).nonzero().flatten().tolist()]
     if empty:
@@ -191,7 +192,7 @@ def _relabelled(data: DataSet, order: Sequence[int], evaluate_on: str) -> tuple[
     arrival = torch.empty(len(order), dtype=torch.int64)
     arrival[list(order)] = torch.arange(len(order))  # arrival[original label] = new label
     train = Samples(data.train.x, arrival[data.train.y.long()])
-    return train, Samples(test.x, arrival[test.y.long()])
+    return order, train, Samples(test.x, arrival[test.y.long()])
 
 
 def _blurred(arrives: Tensor, labels: Tensor, tasks: int, share: float, seed: int) -> Tensor:

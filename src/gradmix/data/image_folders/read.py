@@ -62,7 +62,9 @@ def load_images(
     skip: bool = False,
     hint: str = "",
 ) -> tuple[Tensor, dict[int, str]]:
-    """Return the readable images of a source, decoded or streamed, and the reasons for the others.
+    """Return the readable images of a source, and why the others are skipped, by row of `names`.
+
+    Images are uint8 (N, C, H, W), or `StreamedImages` in place of such a tensor.
 
     Args:
         source: Where the images are.
@@ -72,10 +74,6 @@ def load_images(
         skip: Skip images that cannot be read; otherwise, or if none can be read, CorruptFileError
             refuses them. Streamed images are checked before use only if `skip` is true.
         hint: End of the message that refuses images.
-
-    Returns:
-        The pixels, uint8 (N, C, H, W), or `StreamedImages` in place of them; and why images are
-        skipped, by row of `names`.
     """
 
     def refuse(unreadable: Mapping[int, str], at_least: str = "") -> None:

@@ -64,16 +64,14 @@ class FileSource:
         """Open a file for reading; CorruptFileError for anything but a regular file."""
         if self.in_shards:
             shard, member = self._members[name]
-            if member.size > LARGEST_FILE:
-                raise _too_large(self.path_of(name), member.size)
+            _check_size(self.path / name, member.size)
             content = _open_shard(shard).read(member.offset, member.size)
             if len(content) != member.size:
                 raise CorruptFileError(f"{shard.path}: the file ends within {name}")
             return io.BytesIO(content)
         if self._is_zip:
             found = self._open_zip().getinfo(name)
-            if found.file_size > LARGEST_FILE:
-                raise _too_large(self.path_of(name), found.file_size)
+            _check_size(self.path / name, found.file_size)
             return self._open_zip().open(found)
         return open_file(self.path / name)
 
@@ -121,14 +119,15 @@ def open_file(path: Path) -> IO[bytes]:
     """Open a file for reading; CorruptFileError for anything but a regular file."""
     if not path.is_file():  # opening a pipe would wait forever
         raise CorruptFileError(f"{path}: not a file (a broken link, a pipe or a device)")
-    size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise _too_large(str(path), size)
+    _check_size(path, path.stat().st_size)
     return path.open("rb")
 
 
-def _too_large(where: str, size: int) -> CorruptFileError:
-    return CorruptFileError(f"{where}: the file has {size} bytes; at most {LARGEST_FILE} are read")
+def _check_size(path: Path, size: int) -> None:
+    if size > LARGEST_FILE:
+        raise CorruptFileError(
+            f"{path}: the file has {size} bytes; at most {LARGEST_FILE} are read"
+        )
 
 
 def _refuse_folder(error: OSError) -> None:
@@ -181,13 +180,10 @@ def find_shards(path: Path) -> dict[Path, str]:
     """
     if path.is_file():
         return {path: ""} if path.suffix.lower() == _SHARD else {}
-    found = _shards_in(path)
-    if found:
-        return dict.fromkeys(found, "")
-    folders = [entry for entry in _visible(path) if entry.is_dir()]
-    if not folders or not all(folder.name in _PARTS for folder in folders):
-        return {}
-    parts = {folder.name: _shards_in(Path(folder.path)) for folder in folders}
+    folders = {entry.name: Path(entry.path) for entry in _visible(path) if entry.is_dir()}
+    if not folders:
+        return dict.fromkeys(_shards_in(path), "")
+    parts = {name: _shards_in(folder) if name in _PARTS else [] for name, folder in folders.items()}
     if not all(parts.values()):
         return {}
     return {shard: f"{part}/" for part, shards in parts.items() for shard in shards}
