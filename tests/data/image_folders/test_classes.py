@@ -89,7 +89,7 @@ def test_all_images_in_whatever_folders(make: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: an empty"),
+        ({"train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: the class folder is empty"),
         ({"train/a/0.png": b""}, "has a folder train but none called test or val; .*give .*train"),
         ({"train/a/0.png": b"", "test/b/1.png": b""}, "class 'a' is in train but not in test"),
         (
