@@ -7,7 +7,6 @@ that a value read from a file equals the value in memory.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -95,7 +94,7 @@ class Reader:
     params: Mapping[str, Any]  # its parameters, checked
     before: Learned | None  # its knowledge; None if the next call is its first
     observer: Observer = field(default_factory=Observer)
-    checkpoint: str | os.PathLike[str] | None = None  # of the call
+    checkpoint: str | None = None  # the file that keeps the call while it runs
     ranks: Ranks = ALONE  # the processes that embed photos together
 
     def read_call(

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
 from inspect import cleandoc
 from operator import methodcaller
@@ -385,27 +385,26 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         """Learn the arguments of `Reader.read_call`; `fresh` starts from nothing."""
         with _lock_of(self):
             loud = self._params()["verbose"] > 0
-            lines = partial(print, file=sys.stderr, flush=True) if loud else say_nothing
+            show_line = partial(print, file=sys.stderr, flush=True) if loud else say_nothing
             read = methodcaller("read_call", *given)
-            self._learn(read, Observer(lines, callback), checkpoint, fresh=fresh)
+            self._learn(read, Observer(show_line, callback), checkpoint, fresh=fresh)
             return self
 
     def _learn(
         self, read: Read, observer: Observer, checkpoint: str | None, *, fresh: bool = False
     ) -> bool:
         """Learn the data that `read` returns, on one device or several; False if it is None."""
-        params, wanted = self._params(), Devices(self.devices)
-        follow = partial(self._learn_in, read, Observer(), checkpoint, fresh)
+        params, before = self._params(), None if fresh else getattr(self, "_learned", None)
+        reader = Reader(self, params, before, observer, checkpoint)
+        wanted = Devices(self.devices)
+        follow = partial(self._learn_in, read, replace(reader, observer=Observer()))
         with open_job(params["device"], params["precision"], wanted, follow) as job:
-            return self._learn_in(read, observer, checkpoint, fresh, job)
+            return self._learn_in(read, reader, job)
 
-    def _learn_in(
-        self, read: Read, observer: Observer, checkpoint: str | None, fresh: bool, job: Job
-    ) -> bool:
+    def _learn_in(self, read: Read, reader: Reader, job: Job) -> bool:
         """Learn as one of the ranks of a job; rank 0 shows and writes everything."""
-        before = None if fresh else getattr(self, "_learned", None)
-        reader = Reader(self, self._params(), before, observer, checkpoint, job.ranks)
-        data = read(reader)
+        reader = replace(reader, ranks=job.ranks)
+        data, checkpoint = read(reader), reader.checkpoint
         if data is None:
             return False
         try:

@@ -211,21 +211,16 @@ class Learned:
 
     def _copy(self) -> Learned:
         """Return the knowledge with tensors of its own, on the same device."""
-        return from_state(**self.__getstate__(), device=str(self.device))
+        return from_state(*self.__reduce__()[1], device=str(self.device))
 
     def digest(self) -> str:
         """Return a digest of everything: equal if and only if nothing differs."""
         return digest(self.to_state())
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Callable[..., Learned], tuple[dict[str, Any], Any]]:
         model = self.setup.params["model"]
         own = None if isinstance(model, str) else model  # the caller's network or backbone
-        return {"state": copy_of(self.to_state()), "model": own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        other = from_state(**state)
-        for name in self.__dataclass_fields__:
-            object.__setattr__(self, name, getattr(other, name))
+        return from_state, (copy_of(self.to_state()), own)
 
 
 def from_state(state: Mapping[str, Any], model: Any = None, device: str | None = None) -> Learned:
