@@ -265,8 +265,7 @@ class Call:
                 largest=max(self.training.benchmark.num_classes + 1, calls),
             )
         resumed = kept is not None and kept.resume()
-        if not self.training.method.ranks.alone:
-            check_resumed(self.training, resumed)
+        check_resumed(self.training, resumed)
         if not resumed:
             self.record.correct_before = self._measure_before()
             if kept is not None:

@@ -224,7 +224,7 @@ class Reader:
             return x
         ranks = self.ranks
         device = pick_device(self.params["device"]) if ranks.alone else ranks.device
-        own = x if ranks.alone else x[ranks.rows(len(x))]
+        own = x[ranks.rows(len(x))]
         try:
             with torch_threads(self.params["threads"]):
                 embedded = embed_photos(backbone, own, device, self.observer.on_photo)

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from gradmix._setting_docs import classifier_help
@@ -437,12 +437,9 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         return checked_params({k: v for k, v in params.items() if k not in NOT_IN_PARAMS})
 
     def _fitted(self) -> Learned:
-        learned = getattr(self, "_learned", None)
-        if learned is None:
-            raise NotFittedError(
-                f"This {type(self).__name__} instance is not fitted yet; call fit or partial_fit"
-            )
-        return learned  # type: ignore[no-any-return]
+        """Return the knowledge; NotFittedError before the first call."""
+        check_is_fitted(self)
+        return self._learned
 
     def _reader_of(self, learned: Learned) -> Reader:
         """Return what reads samples to predict with this knowledge."""

@@ -34,7 +34,7 @@ from gradmix.settings import CHOSEN_BY_CLASSIFIER, ClassifierSettings
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from gradmix.classifier import Report
+    from gradmix.classifier import IncrementalClassifier, Report
     from gradmix.training.loop import Training
 
 OPTIONS = {
@@ -97,12 +97,9 @@ def learn(
             existing_path(folder)  # before the slow imports
     if os.path.isdir(model):
         raise FileError(f"{model} is a folder; give a file for the model")
-    from gradmix.classifier import IncrementalClassifier
     from gradmix.classifier.report import Observer
     from gradmix.data.image_folders.read import has_own_test
     from gradmix.data.image_folders.source import is_archive
-    from gradmix.files import locked
-    from gradmix.files.atomic_write import remove_leftovers
     from gradmix.training.build import processes_outside
 
     if processes_outside() > 1:
@@ -114,33 +111,20 @@ def learn(
         test = photos
     given = {OPTIONS[name]: value for name, value in params.items() if value is not None}
     other_names = {value: f"--{name}" for name, value in OPTIONS.items() if name != value}
-    new = DEFAULTS | NO_EXEMPLARS if params["exemplars"] == 0 else DEFAULTS
     read = methodcaller("read_folders", photos, test, skip_unreadable)
-    checkpoint = f"{model}.checkpoint"
+    checkpoint = Path(f"{model}.checkpoint")
     try:
         with (
             naming_options(other_names),
             showing_progress() as progress,
             warnings.catch_warnings(),
-            locked(model),
         ):
             warnings.simplefilter("ignore", DataWarning)  # the report contains them
-            observer: Any = Observer(remark, say=remark)
-            if messages.is_terminal:
-                observer = _Bars(progress)
-            if os.path.exists(model):
-                classifier = IncrementalClassifier.load(model)
-            else:
-                classifier = IncrementalClassifier(**new)
-            classifier.set_params(**given)
-            if classifier._learn(read, observer, checkpoint):
-                classifier._write(model)
-            else:
-                remark("these photos were learned before the last stop; nothing is left to do")
-            Path(checkpoint).unlink(missing_ok=True)
-            remove_leftovers(checkpoint)
+            bars = messages.is_terminal
+            observer: Any = _Bars(progress) if bars else Observer(remark, say=remark)
+            classifier = _learn_into(model, given, read, observer, checkpoint)
     except KeyboardInterrupt:
-        resumes = os.path.exists(checkpoint)
+        resumes = checkpoint.exists()
         how = "repeat the command to resume" if resumes else "there is no checkpoint to resume yet"
         remark(f"stopped: the model file is unchanged; {how}")
         raise
@@ -148,6 +132,33 @@ def learn(
         show_json(classifier.report_.model_dump())
     else:
         _show(classifier.report_, model, only_class=len(classifier.classes_) == 1)
+
+
+def _learn_into(
+    model: str, given: dict[str, Any], read: Any, observer: Any, checkpoint: Path
+) -> IncrementalClassifier:
+    """Let the classifier in a file learn with the given parameters, or create the file.
+
+    A stopped call resumes from the checkpoint when it is repeated, and writes an identical file.
+    """
+    from gradmix.classifier import IncrementalClassifier
+    from gradmix.files import locked
+    from gradmix.files.atomic_write import remove_leftovers
+
+    with locked(model):
+        if os.path.exists(model):
+            classifier = IncrementalClassifier.load(model)
+        else:
+            none = given.get("exemplars_per_class") == 0
+            classifier = IncrementalClassifier(**DEFAULTS | (NO_EXEMPLARS if none else {}))
+        classifier.set_params(**given)
+        if classifier._learn(read, observer, str(checkpoint)):
+            classifier._write(model)
+        else:
+            remark("these photos were learned before the last stop; nothing is left to do")
+        checkpoint.unlink(missing_ok=True)
+        remove_leftovers(checkpoint)
+    return classifier
 
 
 class _Bars:
