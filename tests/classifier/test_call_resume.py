@@ -44,7 +44,9 @@ def test_faults_at_random_events(tmp_path, monkeypatch, method, early, digest, q
     def whole(checkpoint=None):
         classifier = IncrementalClassifier.load(start)
         observer = Observer(say=said.append)
-        classifier._learn(methodcaller("read_call", *second), observer, checkpoint and str(checkpoint))
+        classifier._learn(
+            methodcaller("read_call", *second), observer, checkpoint and str(checkpoint)
+        )
         return classifier
 
     expected = digest(whole(tmp_path / "undisturbed"))

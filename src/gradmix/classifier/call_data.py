@@ -147,9 +147,8 @@ class Reader:
         data = self.read_call(photos, eval_set=test, skip=say if skip_unreadable else None)
         if data.evaluation is not None:
             x, y = data.evaluation
-            fits = np.isin(
-                y, [*data.y.tolist(), *(self.before.labels.known if self.before else ())]
-            )
+            known = {*data.y.tolist(), *(self.before.labels.known if self.before else ())}
+            fits = np.isin(y, sorted(known))
             unknown = sorted({*y[~fits].tolist()})
             if unknown:
                 say(f"not measured: these classes are unknown: {', '.join(unknown)}")
