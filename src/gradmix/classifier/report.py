@@ -157,15 +157,28 @@ class PhotosEmbedded(NamedTuple):
 Callback = Callable[[Event | PhotosEmbedded], object]
 
 
+Say = Callable[[str], object]  # receives a text for the user
+
+
+def say_nothing(_: str) -> None:
+    """Ignore a text."""
+
+
 class Observer:
-    """Passes the events of a call to `callback`, and to `say` a line about every five seconds."""
+    """Observes a call: shows a line about every five seconds, and passes events to `callback`.
+
+    `say` receives messages, such as what a checkpoint does. An `Observer()` shows nothing.
+    """
 
     def __init__(
-        self, say: Callable[[str], object] | None = None, callback: Callback | None = None
+        self,
+        show_line: Say = say_nothing,
+        callback: Callback | None = None,
+        say: Say = say_nothing,
     ) -> None:
         if callback is not None and not callable(callback):
             raise InputError(f"callback is {str(callback)[:80]!r}; give a function of one event")
-        self._say, self._callback = say, callback
+        self.say, self._show_line, self._callback = say, show_line, callback
         self._last = time.monotonic()
 
     def on_photo(self, done: int, total: int) -> None:
@@ -191,9 +204,9 @@ class Observer:
 
     def _line(self, text: str, always: bool = False) -> None:
         now = time.monotonic()
-        if self._say is not None and (always or now - self._last >= LINE_SECONDS):
+        if always or now - self._last >= LINE_SECONDS:
             self._last = now
-            self._say(text)
+            self._show_line(text)
 
 
 # --- a classifier as a table, and rankings of classes ---------------------------------------

@@ -188,10 +188,25 @@ def forget(
     What the rest of a trained network learned from the classes cannot be removed. Ridge and slda
     keep a part of what the classes had in common with others, unless --photos is given.
     """
-    from gradmix.classifier.file import forget_in
+    from gradmix.classifier import IncrementalClassifier
+    from gradmix.files import locked
 
-    left = forget_in(model, classes, photos).classes_.tolist()
-    removed, remaining = (printable(", ".join(map(str, names))) for names in (classes, left))
+    if photos is not None and len(classes) != 1:
+        raise InputError(f"photos is given for {len(classes)} classes; forget one class at a time")
+    with locked(model):
+        classifier = IncrementalClassifier.load(model)
+        known = {str(label): label for label in classifier._learned.labels.known}
+        for name in classes:
+            if name not in known:
+                known_names = ", ".join(known)
+                raise InputError(f"{name!r} is not a class of {model}; known are {known_names}")
+            try:
+                classifier.forget(known[name], photos)
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{error}; move such files out of the folder") from error
+        classifier._write(model)
+    left = map(str, classifier.classes_.tolist())
+    removed, remaining = (printable(", ".join(names)) for names in (classes, left))
     show(f"removed {removed} from {model}; remaining: {remaining}")
 
 
