@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,13 +66,7 @@ class Plan:
     draws: Draws | None = None  # None: the batches stay unmixed
     partner_y: Tensor | None = None  # (S, B) labels of the partners
     shares: Tensor | None = None  # (S, B) share of the own label in the target
-    both: Tensor | None = None  # (S, 2 B) pool rows of samples and partners, to fetch in one go
-
-    @cached_property
-    def batches(self) -> tuple[tuple[Tensor, ...], ...]:
-        """`y`, `index`, `partner_y`, `shares` and `both`, each split into S batches."""
-        parts = (self.y, self.index, self.partner_y, self.shares, self.both)
-        return tuple(() if part is None else part.unbind() for part in parts)
+    both: Tensor | None = None  # (S, 2, B) pool rows of samples and of partners, if views are fixed
 
     def needed(self, step: int, rows: slice) -> Tensor:
         """Return the pool rows of some rows of a batch and of their partners."""
