@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.methods.er import ER
-from gradmix.mixing.mixer import Plan
 
 
 class AGEM(ER):
@@ -26,15 +25,13 @@ class AGEM(ER):
     memory. The reference gradient stays unmixed. Criterion: as in ER.
     """
 
-    adjusts_gradients = True
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._reference: list[Tensor | None] = []  # from `train_step` to `adjust_gradients`
 
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Use batches of new samples; the memory has its own batch."""
-        return self.mixer.plan(new, self.selector.pairs)
+    def join(self, new: Tensor) -> Tensor:
+        """Return the new samples alone; the memory has its own batch."""
+        return new
 
     def train_step(self, step: int) -> Tensor:
         """Return the cross-entropy of the mixed B1; compute the memory's gradient beside it."""

@@ -48,9 +48,8 @@ class DER(ER):
 
     def train_step(self, step: int) -> Tensor:
         """Return CE(B1) + α · MSE(B2)."""
-        plan = self.plan
-        assert plan is not None and plan.index is not None and self.new is not None  # noqa: PT018
-        number = self.new.shape[1]
+        plan, number = self.plan, self.new.shape[1]
+        assert plan is not None and plan.index is not None  # noqa: PT018
         replay = plan.index[step, number:]
         mixed = self.mixed_batch(step)
         outputs = self.logits(mixed)

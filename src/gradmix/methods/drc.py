@@ -146,13 +146,12 @@ class DRC(ExtendsNetwork):
 
     def stages(self) -> Sequence[Stage]:
         """Return adaptation and fusion; the first task has one stage."""
-        epochs = self.settings.epochs
         if self.old is None:
-            return [Stage("train", epochs)]
+            return super().stages()
         if self.old_classes == self.seen:  # nothing to adapt to
-            return [Stage("fusion", epochs)]
-        first = max(1, round(epochs * self.options.adaptation))
-        return [Stage("adaptation", first), Stage("fusion", max(1, epochs - first))]
+            return [self.new_stage("fusion")]
+        first = self.new_stage("adaptation", self.options.adaptation, mixed=False)
+        return [first, Stage("fusion", max(1, self.settings.epochs - first.epochs))]
 
     def begin_stage(self, stage: Stage) -> None:
         """Start a stage; fusion keeps the adapted network and adjusts logits by expected shares."""
@@ -166,11 +165,9 @@ class DRC(ExtendsNetwork):
         power = self.settings.logit_adjustment or self.options.prior
         self.adjustment = power * shares.log() if power else None
 
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Plan batches of new and replayed samples; adaptation uses new ones, unmixed."""
-        if self.stage.name == "adaptation":
-            return Plan(self.pool.y[new], new)
-        return super().plan_epoch(new)
+    def join(self, new: Tensor) -> Tensor:
+        """Join new and replayed samples; adaptation uses new ones only."""
+        return new if self.stage.name == "adaptation" else super().join(new)
 
     def begin_epoch(self, epoch: int, new: Tensor) -> None:
         """Plan the batches; fusion counts their labels, which gradient partners change."""

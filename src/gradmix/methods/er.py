@@ -35,7 +35,10 @@ class ER(Method):
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Join each batch of new samples with replayed ones and draw how they are mixed."""
-        return self.mixer.plan(self.join(new), self.selector.pairs)
+        index = self.join(new)
+        if not self.stage.mixed:
+            return Plan(self.pool.y[index], index)
+        return self.mixer.plan(index, self.selector.pairs)
 
     def join(self, new: Tensor) -> Tensor:
         """Return pool rows of B1 ∪ B2 for every step, (S, |B1| + |B2|)."""
@@ -84,6 +87,11 @@ class ER(Method):
         smoothing = self.settings.label_smoothing
         return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction=reduction)
 
+    def smoothed(self, targets: Tensor) -> Tensor:
+        """Return soft labels (B, K) smoothed in the same way, for losses that are no softmax."""
+        share = self.settings.label_smoothing
+        return targets * (1 - share) + share / targets.shape[1]
+
     def adjusted(self, logits: Tensor) -> Tensor:
         """Return z + τ log π, (B, C); the logits z themselves if τ is 0."""
         return logits if self.adjustment is None else logits + self.adjustment
@@ -114,7 +122,6 @@ class ExtendsNetwork(ER):
 
     grows: ClassVar[bool] = True
     needs_new_classes: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
     online: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:

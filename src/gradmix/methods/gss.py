@@ -87,7 +87,7 @@ class GSSStream(GSS):
 
     def mixed_batch(self, step: int) -> MixedBatch:
         """Let the new samples compete before the step trains on them; call it once per step."""
-        if self._first_epoch and self.new is not None:
+        if self._first_epoch:
             self.offer(self._buffers, self.new[step])
         return super().mixed_batch(step)
 

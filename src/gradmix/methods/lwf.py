@@ -102,7 +102,6 @@ class LwF(WithOldNetwork):
     options_type: ClassVar[type[Options]] = LwFOptions
     options: LwFOptions
     replays: ClassVar[bool] = False
-    selection: ClassVar[str | None] = None
 
     def train_step(self, step: int) -> Tensor:
         """Return CE(classes of the task) + λ · distillation(old classes)."""
