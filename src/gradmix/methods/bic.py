@@ -5,7 +5,7 @@ Source: Wu et al., "Large Scale Incremental Learning", CVPR 2019; reference form
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -48,11 +48,8 @@ class BiC(WithOldNetwork):
     options_type: ClassVar[type[Options]] = BiCOptions
     options: BiCOptions
     other_state: ClassVar[tuple[str, ...]] = ("held",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.held = torch.empty(0, dtype=torch.int64)  # held-out rows of the whole pool
-        self.whole: Pool | None = None  # the pool with them
+    held = torch.empty(0, dtype=torch.int64)  # held-out rows of the whole pool
+    whole: Pool | None = None  # the pool with them
 
     def begin_task(self, pool: Pool, seen: int) -> None:
         """From the second task on, hold out some samples of every class."""

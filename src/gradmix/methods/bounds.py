@@ -91,9 +91,7 @@ class Joint(FromScratch):
     gradient partners have no meaning and are refused.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._stored: Samples | None = None
+    _stored: Samples | None = None
 
     def stored_samples(self) -> Samples:
         """Return everything seen."""

@@ -38,6 +38,7 @@ class ClosedForm(Method):
     replays: ClassVar[bool] = False
     trains: ClassVar[bool] = False
     solver_type: ClassVar[type[ClosedFormHead]]
+    sample_weights: Tensor | None = None  # of the next task's samples, (N,)
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)
@@ -47,7 +48,6 @@ class ClosedForm(Method):
                 "needs model='linear', on frozen features"
             )
         self.calibrated = CalibratedHead(self.new_solver())
-        self.sample_weights: Tensor | None = None  # of the next task's samples, (N,)
 
     def new_solver(self) -> ClosedFormHead:
         """Return an empty closed-form head."""

@@ -59,10 +59,7 @@ class DERExpandable(Expanding):
     options_type: ClassVar[type[Options]] = DERExpandableOptions
     options: DERExpandableOptions
     other_state: ClassVar[tuple[str, ...]] = ("balanced",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.balanced: Tensor | None = None  # pool rows on which the classifier is trained
+    balanced: Tensor | None = None  # pool rows on which the classifier is trained
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which whole networks can be added."""

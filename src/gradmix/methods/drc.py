@@ -125,12 +125,9 @@ class DRC(ExtendsNetwork):
     options: DRCOptions
     other_networks: ClassVar[tuple[str, ...]] = ("old", "adapted")
     model: TwoNorms
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.old: nn.Module | None = None  # the network before the task
-        self.old_classes = 0
-        self.adapted: nn.Module | None = None  # the network after adaptation
+    old: nn.Module | None = None  # the network before the task
+    old_classes = 0
+    adapted: nn.Module | None = None  # the network after adaptation
 
     def extended(self, first: Network) -> TwoNorms:
         """Return the network with two normalisations and a head without bias."""
@@ -158,12 +155,7 @@ class DRC(ExtendsNetwork):
         super().begin_stage(stage)
         if stage.name == "fusion":
             self.adapted = self.frozen_copy() if self.old_classes < self.seen else None
-            self.adjust(self.class_shares().clamp(min=1 / len(self.pool)))
-
-    def adjust(self, shares: Tensor) -> None:
-        """Let the loss and the criterion add the logarithms of some shares to the logits."""
-        power = self.settings.logit_adjustment or self.options.prior
-        self.adjustment = power * shares.log() if power else None
+            self.adjust(self.expected_shares(), self.options.prior)
 
     def join(self, new: Tensor) -> Tensor:
         """Join new and replayed samples; adaptation uses new ones only."""
@@ -176,7 +168,8 @@ class DRC(ExtendsNetwork):
 
     def _count_labels(self) -> None:
         if self.stage.name == "fusion" and self.plan is not None:
-            self.adjust(label_shares(self.plan, self.head.out_features))
+            shares = label_shares(self.plan, self.head.out_features)
+            self.adjust(shares, self.options.prior)
 
     def train_step(self, step: int) -> Tensor:
         """Return the loss of the current stage."""

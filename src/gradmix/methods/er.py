@@ -100,8 +100,19 @@ class ER(Method):
         """Take the data of a task, and the shares π of its classes for logit adjustment."""
         super().set_pool(pool)
         if self.settings.logit_adjustment:
-            shares = self.class_shares().clamp(min=1 / len(pool))  # also of classes without samples
-            self.adjustment = self.settings.logit_adjustment * shares.log()
+            self.adjust(self.expected_shares())
+
+    def adjust(self, shares: Tensor, default: float = 0.0) -> None:
+        """Let the loss and the criterion add τ log π to the logits, with these shares π, (C,).
+
+        τ is the setting, or the default if that is 0.
+        """
+        power = self.settings.logit_adjustment or default
+        self.adjustment = power * shares.log() if power else None
+
+    def expected_shares(self) -> Tensor:
+        """Return `class_shares` above 0, also for classes without samples, (C,)."""
+        return self.class_shares().clamp(min=1 / len(self.pool))
 
     def class_shares(self) -> Tensor:
         """Return π, the expected share of each class in the labels that a step trains on, (C,)."""

@@ -92,10 +92,7 @@ class FOSTER(ExtendsNetwork):
     options_type: ClassVar[type[Options]] = FOSTEROptions
     options: FOSTEROptions
     other_networks: ClassVar[tuple[str, ...]] = ("student",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.student: Network | None = None
+    student: Network | None = None
 
     def grow(self, seen: int) -> None:
         """From the second task on, make two branches; the last student becomes the old one."""

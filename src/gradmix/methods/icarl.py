@@ -27,10 +27,8 @@ class NearestMean(ER):
     The predictions of the trained head are reported as "head".
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._means: tuple[Tensor, Tensor] | None = None  # classes (K,) and means (K, d)
-        self._means_of: Tensor | None = None  # the memory's labels that they were computed from
+    _means: tuple[Tensor, Tensor] | None = None  # classes (K,) and means (K, d)
+    _means_of: Tensor | None = None  # the memory's labels that they were computed from
 
     def mixed_batch(self, step: int) -> MixedBatch:
         """Return the batch of a step; the next prediction computes class means again."""

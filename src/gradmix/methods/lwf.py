@@ -21,20 +21,12 @@ from gradmix.types import MixedBatch
 
 
 class WithOldNetwork(ER):
-    """ER that keeps a frozen copy of the network from the second task on.
-
-    Attributes:
-        old: The copy, in evaluation mode; None in the first task.
-        old_classes: How many classes it knows: its first outputs.
-    """
+    """ER that keeps a frozen copy of the network from the second task on."""
 
     online: ClassVar[bool] = False
     other_networks: ClassVar[tuple[str, ...]] = ("old",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.old: nn.Module | None = None
-        self.old_classes = 0
+    old: nn.Module | None = None  # the copy, in evaluation mode; None in the first task
+    old_classes = 0  # how many classes it knows: its first outputs
 
     def begin_task(self, pool: Pool, seen: int) -> None:
         """From the second task on, copy the network before it trains."""
