@@ -91,13 +91,11 @@ class PairTables:
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""
         own, other = (torch.searchsorted(self.classes, labels) for labels in (y, partner_y))
-        number = len(self.classes)
-        return self._negative.flatten()[(which * number + own) * number + other]
+        return self._negative[which, own, other]
 
     def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
         """The label of the best partner of each label, (S, B)."""
-        row = which * len(self.classes) + torch.searchsorted(self.classes, y)
-        return self.classes[self._optimal.flatten()[row]]
+        return self.classes[self._optimal[which, torch.searchsorted(self.classes, y)]]
 
     def state_dict(self) -> dict[str, Any]:
         """The classes and all scores."""

@@ -155,10 +155,8 @@ class Method(Parts, ABC):
         return None
 
     def train_mode(self) -> None:
-        """Put the modules that the current stage trains in training mode, the others not."""
-        self.model.eval()
-        for module in self.trained_modules():
-            module.train()
+        """Put the network in training mode, or in evaluation mode if the stage trains others."""
+        self.model.train(self.model in self.trained_modules())
 
     def learning_rates(self, epoch: int, steps: int) -> list[float]:
         """Return the learning rate of each step of an epoch; see `lr_factor`.
