@@ -271,10 +271,6 @@ class PairSelector:
         )
         return PairsOnDemand(sketch, ratios, search, settings.criterion_block)
 
-    def forget(self) -> None:
-        """Drop the pairs, because labels now mean other classes."""
-        self.pairs = None
-
     def state_dict(self) -> dict[str, Any]:
         """The pairs of the epoch, on which its remaining batches depend."""
         if self.pairs is None:

@@ -63,8 +63,8 @@ class DERExpandable(Expanding):
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which whole networks can be added."""
-        head = first.head
-        return SpecialisedNetwork(None, remove_head(first), head, first.draws_randomly)
+        head, random = first.head, first.draws_randomly
+        return SpecialisedNetwork(None, remove_head(first), head, draws_randomly=random)
 
     def stages(self) -> Sequence[Stage]:
         """Return the training of the network and, from the second task on, of the classifier."""

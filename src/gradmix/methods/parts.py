@@ -230,8 +230,7 @@ class Parts:
         self.memory.forget(label)
         self.drop_outputs(label)
         self.seen -= 1
-        self.mixer.forget_counts()
-        self.selector.forget()
+        self.selector.pairs = None
 
     def drop_outputs(self, label: int) -> None:
         """Remove a class from every network."""

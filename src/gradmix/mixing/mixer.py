@@ -266,10 +266,6 @@ class Mixer:
         top, bottom, left, right = place
         return 0 <= top <= bottom <= height and 0 <= left <= right <= width
 
-    def forget_counts(self) -> None:
-        """Drop the counts, because labels now mean other classes."""
-        self._counts, self._mixed_pairs = torch.zeros_like(self._counts), []
-
 
 def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:
     """Return targets with a share of the own label and the rest of the partner's, (B, C).

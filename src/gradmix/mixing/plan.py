@@ -110,18 +110,18 @@ class Request:
     y: Tensor
     index: ClassIndex
     generator: torch.Generator | None
-    pairs: Pairs | None = None
-    which: Tensor | None = None
+    pairs: Pairs | None
+    which: Tensor
 
     def harmful(self, partner_y: Tensor) -> Tensor:
         """Whether each sample and a partner of class `partner_y` form a pair in S⁻, (S, B)."""
-        if self.pairs is None or self.which is None:
+        if self.pairs is None:
             return torch.zeros_like(self.y, dtype=torch.bool)
         return self.pairs.harmful(self.which, self.y, partner_y)
 
     def best(self, wanted: Tensor) -> Tensor:
         """The label S* of each sample's class, (S, B); valid where `wanted` is true."""
-        if self.pairs is None or self.which is None:
+        if self.pairs is None:
             return self.y
         return self.pairs.best(self.which, self.y, wanted)
 
