@@ -213,15 +213,15 @@ class PairSelector:
             return
         index = self._draw_exemplars()
         embeddings = embed_rows(model, head, pool.inputs, index, self._ranks)  # (n, d)
-        y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)
+        y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)  # (n,) each
         if self._settings.gradient == "memory":
-            protected = index >= pool.num_new
+            protected = index >= pool.num_new  # the memory follows the new samples in the pool
         search = choose_search(self._settings.criterion, self._num_classes)
         if search != "exact":
             self.pairs = self._on_demand(search, head, adjustment, embeddings, y, protected)
             return
         with torch.no_grad():
-            logits = head(embeddings.to(head.weight.dtype)).float()
+            logits = head(embeddings.to(head.weight.dtype)).float()  # (n, C)
         logits = logits if adjustment is None else logits + adjustment
         self.pairs = pair_tables(
             Exemplars(embeddings, logits, y),

@@ -206,8 +206,9 @@ class DyTox(ExtendsNetwork, WithOldNetwork):
 
     def stages(self) -> Sequence[Stage]:
         """Return training and, from the second task on, tuning."""
-        tuning = [self.new_stage("tuning", self.options.tuning)]
-        return [*super().stages(), *(tuning if len(self.model.tokens) > 1 else [])]
+        if len(self.model.tokens) == 1:
+            return super().stages()
+        return [*super().stages(), self.new_stage("tuning", self.options.tuning)]
 
     @property
     def is_tuning(self) -> bool:

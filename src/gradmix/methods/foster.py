@@ -127,7 +127,7 @@ class FOSTER(ExtendsNetwork):
         self.student = student.requires_grad_(True).train()
 
     def trained_modules(self) -> list[nn.Module]:
-        """Return the student in compression; only then there is one."""
+        """Return the student while there is one, in compression; otherwise the network."""
         return [self.model if self.student is None else self.student]
 
     def train_step(self, step: int) -> Tensor:

@@ -158,16 +158,17 @@ class Mixer:
             step: Number of the batch.
             x: Its inputs, if they do not come from the pool.
         """
-        rows, draws = self._ranks.rows(plan.y.shape[1]), plan.draws  # this rank's rows
-        y = plan.y[step, rows]
+        rows = self._ranks.rows(plan.y.shape[1])  # this rank's; all B without other ranks
+        y, draws = plan.y[step, rows], plan.draws
         if draws is None:
             return MixedBatch(self._own_inputs(plan, step, rows, x), y)
         assert plan.partner_y is not None and plan.shares is not None  # noqa: PT018
         labels = y, plan.partner_y[step, rows], plan.shares[step, rows]
-        targets = soft_targets(*labels, self.num_outputs)
+        targets = soft_targets(*labels, self.num_outputs)  # (B, C)
         lam, place, partners = draws.lam[step], draws.place[step], draws.partners
         if isinstance(place, int) and partners.drawn is None and self._ranks.alone:
-            own = self._own_inputs(plan, step, rows, x)  # partners are rows of the same batch
+            # Partners are rows of the same batch: their hidden states are there already.
+            own = self._own_inputs(plan, step, rows, x)
             return MixedBatch(own, targets, manifold(lam, partners.rows[step]), place)
         own, other = self._inputs(plan, partners, step, rows, x)
         if isinstance(place, int):
