@@ -159,7 +159,6 @@ class Training:
         """Move the weights by the gradient of a batch of the method's plan; return its loss."""
         method, optimizer = self.method, self.method.optimizer
         precision = self.fabric.strategy.precision
-        assert optimizer is not None
         for group in optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         optimizer.zero_grad()
@@ -170,8 +169,7 @@ class Training:
         precision.backward(loss, None)
         if not method.ranks.alone:
             self._sum_over_ranks(loss)
-        if method.adjusts_gradients:
-            method.adjust_gradients()
+        method.adjust_gradients()
         if method.settings.clip_norm is not None:
             precision.unscale_gradients(optimizer)
             clip_grad_norm_(method.parameters(), method.settings.clip_norm)
@@ -182,7 +180,6 @@ class Training:
     def _sum_over_ranks(self, loss: Tensor) -> None:
         """Sum the loss and gradients over all ranks, and average the statistics of BatchNorm."""
         method = self.method
-        assert method.optimizer is not None
         trained = [p for group in method.optimizer.param_groups for p in group["params"]]
         statistics = []
         for module in (m for network in method.networks().values() for m in network.modules()):
