@@ -24,7 +24,15 @@ from gradmix.classifier.call_data import (
     offer,
 )
 from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
-from gradmix.classifier.report import Accuracy, Count, Report, few_samples, means, plural
+from gradmix.classifier.report import (
+    Accuracy,
+    Count,
+    MeasuredOn,
+    Report,
+    few_samples,
+    means,
+    plural,
+)
 from gradmix.classifier.setup import Setup, budget, first_setup, is_fine_tuned
 from gradmix.classifier.state import Learned, Pictures, copy_of, digest, load_method
 from gradmix.criterion import evaluating
@@ -225,7 +233,7 @@ class Call:
             )
         return found
 
-    def _evaluation(self, device: torch.device) -> tuple[str | None, Samples]:
+    def _evaluation(self, device: torch.device) -> tuple[MeasuredOn | None, Samples]:
         """Return what accuracy is measured on: its name, and the samples."""
         if self.data.evaluation is not None:
             x, y = self.data.evaluation

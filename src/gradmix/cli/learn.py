@@ -196,7 +196,7 @@ def _show(report: Report, model: str, only_class: bool) -> None:
     else:
         output.print("accuracy is unknown: no images are held out; give --test or --holdout")
     if report.forgotten is not None:
-        output.print(f"forgotten on average: {report.forgotten:.3f}")
+        output.print(f"accuracy lost on earlier classes, on average: {report.forgotten:.3f}")
     for text in report.warnings:
         remark(printable(f"warning: {text}"))
     show(f"model saved in {model}")

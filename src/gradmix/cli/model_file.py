@@ -148,7 +148,7 @@ def _show(facts: dict[str, Any], model: str) -> None:
     shape = " x ".join(map(str, facts["input"]))
     frozen = f"{facts['backbone']} (frozen), " if facts["backbone"] else ""
     show(
-        f"{model}: {facts['bytes']:,} bytes; {facts['method']}, {facts['mix']}, {frozen}"
+        f"{model}: {facts['bytes']:,} bytes; method {facts['method']}, mix {facts['mix']}, {frozen}"
         f"{facts['network']} with {facts['weights']:,} weights, inputs {shape}"
     )
     columns = [Column(name, justify="right") for name in ("seen", "exemplars", "held out")]
@@ -216,7 +216,7 @@ def export(
         str | None, typer.Argument(metavar="FILE.onnx", help="File to write; the same as --out.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="ONNX file to write. Default: model.onnx.")
+        str | None, typer.Option("--out", "-o", help="ONNX file to write. Default: MODEL.onnx.")
     ] = None,
 ) -> None:
     """Write a model as an ONNX file with a dynamic batch size; needs the extra `export`.
@@ -227,7 +227,8 @@ def export(
         raise InputError(f"{onnx!r} and --out {out!r} are given; give one file to write")
     from gradmix.classifier import IncrementalClassifier
 
-    target = onnx or out or "model.onnx"
+    target = onnx or out or str(Path(model).with_suffix(".onnx"))
+    remark(f"exporting {model}; this may take a minute")
     IncrementalClassifier.load(model, device="cpu").export(target)
     show(f"model exported to {target}")
 
