@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import version
@@ -146,8 +146,8 @@ def load_result(path: str | os.PathLike[str]) -> RunResult:
 class RunRecord:
     """Collects the events of a run into its result, and takes the requested analyses."""
 
-    def __init__(self, training: Training, analyses: Sequence[str] = ()) -> None:
-        self.training, self.analyses = training, analyses
+    def __init__(self, training: Training, config: RunConfig) -> None:
+        self.training, self.config = training, config
         benchmark = training.benchmark
         classes = len(benchmark.class_names)
         counts = [task.test.y.bincount(minlength=classes) for task in benchmark.tasks]
@@ -161,7 +161,7 @@ class RunRecord:
         self.pair_counts: list[Tensor] = []
         self.epochs: list[dict[str, Any]] = []
         self.tasks: list[dict[str, Any]] = []
-        self.analysis: dict[str, list[dict[str, Any]]] = {name: [] for name in analyses}
+        self.analysis: dict[str, list[dict[str, Any]]] = {name: [] for name in config.analyses}
         self.criterion_seconds: list[float] = []  # spent up to the end of each task
 
     def begin(self, initial: Evaluation) -> None:
@@ -185,7 +185,7 @@ class RunRecord:
             done=self.training.position.task,
             tasks=len(self.training.benchmark.tasks),
             classes=len(self.training.benchmark.class_names),
-            analyses=self.analyses,
+            analyses=self.config.analyses,
         )
         vars(self).update(state)
 
@@ -216,10 +216,8 @@ class RunRecord:
             self.epochs.append({**stage, "loss": [], "negative_rate": []})
         for name, value in (("loss", event.loss), ("negative_rate", event.negative_rate)):
             self.epochs[-1][name].append(None if value is None else float(f"{value:.6g}"))
-        if self.analyses:
-            for name, values in take(self.analyses, self.training, event).items():
-                entry = {"task": event.task, "epoch": event.epoch, **values}
-                self.analysis[name].append(entry)
+        for name, values in take(self.config.analyses, self.training, event).items():
+            self.analysis[name].append({"task": event.task, "epoch": event.epoch, **values})
 
     def _note_task(self, event: TaskDone) -> None:
         task = self.training.benchmark.tasks[event.task]
@@ -241,9 +239,9 @@ class RunRecord:
         )
         self.criterion_seconds.append(self.training.seconds.criterion)
 
-    def result(self, config: RunConfig, total_seconds: float) -> RunResult:
+    def result(self, total_seconds: float) -> RunResult:
         """Return the result of the finished run."""
-        benchmark = self.training.benchmark
+        benchmark, config = self.training.benchmark, self.config.to_json()
         metrics = {
             name: all_metrics(matrix, self.initial[name])
             | task_aware_metrics(self.task_aware[name])
@@ -265,7 +263,7 @@ class RunRecord:
         if self.evaluations:
             metrics["main"]["anytime_accuracy"] = anytime_accuracy(self.evaluations)
         return RunResult(
-            config=config.to_json(),
+            config=config,
             versions={
                 "python": platform.python_version(),
                 "platform": platform.platform(),
@@ -293,7 +291,7 @@ class RunRecord:
                 ],
             },
             analysis=self.analysis,
-            protocol_version=protocol_version(config.to_json()),
+            protocol_version=protocol_version(config),
             task_aware_accuracy=self.task_aware["main"],
             evaluations=self.evaluations,
             stream_accuracy=predicted or None,
