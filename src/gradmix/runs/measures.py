@@ -35,7 +35,7 @@ def diagnostics(columns: Mapping[str, tuple[str, str]]) -> Read:
         return {
             name: _mean_over_tasks(entries, key)
             for name, (diagnostic, key) in columns.items()
-            if (entries := result.analysis.get(diagnostic))
+            if (entries := [one for one in result.analysis.get(diagnostic, ()) if key in one])
         }
 
     return read
@@ -80,13 +80,15 @@ def pair_counts(result: RunResult) -> Mapping[str, float]:
 
 def seconds(result: RunResult) -> Mapping[str, float]:
     """Read the time of the parts of a run, and the percentage that the criterion takes."""
-    parts = {name: result.seconds[name] for name in SECONDS}
-    return {**parts, "criterion, % of total": 100 * parts["criterion"] / parts["total"]}
+    found = {name: result.seconds[name] for name in SECONDS if name in result.seconds}
+    if found.get("total") and "criterion" in found:
+        found["criterion, % of total"] = 100 * found["criterion"] / found["total"]
+    return found
 
 
 def negative_rate(result: RunResult) -> Mapping[str, float]:
     """Read the percentage of class pairs in S⁻, over all epochs with a pair table."""
-    rates = (rate for stage in result.epochs for rate in stage["negative_rate"])
+    rates = [rate for stage in result.epochs for rate in stage.get("negative_rate", ())]
     known = [rate for rate in rates if rate is not None]
     return {"% of class pairs in S⁻": 100 * statistics.fmean(known)} if known else {}
 
