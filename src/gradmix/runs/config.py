@@ -183,6 +183,15 @@ class RunConfig(RunSettings):
         return group(**{name: getattr(self, name) for name in group.model_fields})
 
 
+def recipe_of(config: Mapping[str, Any]) -> Recipe | None:
+    """Return the recipe of a stored run; None without mixing and for an unknown mix."""
+    settings: dict[str, Any] = {name: config.get(name) for name in MixSettings.model_fields}
+    try:
+        return parse_recipe(**settings)
+    except InputError:  # a mix of another version
+        return None
+
+
 SMALLER_ALPHA = ("tiny-imagenet", "imagenet")
 """Data sets with a smaller α: Tiny ImageNet in the paper; ImageNet, which it omits, likewise."""
 

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from gradmix.diagnostics import take
-from gradmix.errors import InputError
 from gradmix.files.schema import validate
-from gradmix.mixing.recipe import RECIPES, parse_recipe
+from gradmix.mixing.recipe import RECIPES
 from gradmix.runs._schemas import (
     FORMAT,
     SCHEMA_VERSION,
@@ -31,7 +30,7 @@ from gradmix.runs._schemas import (
     check_record,
     read_versioned,
 )
-from gradmix.runs.config import RunConfig
+from gradmix.runs.config import RunConfig, recipe_of
 from gradmix.settings import MixSettings, changed_settings
 from gradmix.training.loop import EpochDone, Evaluation, Event, StepDone, TaskDone, Training
 from gradmix.training.metrics import (
@@ -102,14 +101,10 @@ def protocol_version(config: Mapping[str, Any]) -> int:
     """
     if str(config.get("model")).startswith("vit"):
         return 2
-    mix = str(config.get("mix"))
-    try:
-        recipe = parse_recipe(mix)
-    except InputError:  # a mix of another version
-        return 1
+    recipe = recipe_of(config)
     if recipe is None:
         return 1
-    spelled_out = mix not in RECIPES and recipe.axes == RECIPES["balanced-remix"].axes
+    spelled_out = config["mix"] not in RECIPES and recipe.axes == RECIPES["balanced-remix"].axes
     ours = vars(recipe)  # α and τ are its real numbers
     real = [name for name in MixSettings.model_fields if isinstance(ours.get(name), float)]
     other_defaults = spelled_out and any(config.get(name) is None for name in real)
