@@ -142,8 +142,6 @@ def train(
             observers.append(saved.note)
         if on_event is not None:
             observers.append(partial(on_event, training))
-        if say is not None:
-            observers.append(partial(_say_remark, say, training))
         resumed = saved is not None and saved.resume()
         check_resumed(training, resumed)
         if not resumed:
@@ -151,15 +149,12 @@ def train(
         for event in training.events():
             for observe in observers:
                 observe(event)
+            starts = isinstance(event, StepDone) and (event.epoch, event.step) == (0, 1)
+            starts = starts and training.position.stage == 0
+            if say is not None and starts and (remark := training.method.remark()):
+                say(f"task {training.position.task + 1}: {remark}")
     before = 0.0 if saved is None else saved.seconds_before
     return record.result(before + time.perf_counter() - started)
-
-
-def _say_remark(say: Say, training: Training, event: Event) -> None:
-    """Pass on the remark of the method about a task, after the first step of the task."""
-    starts = isinstance(event, StepDone) and (event.epoch, event.step) == (0, 1)
-    if starts and training.position.stage == 0 and (remark := training.method.remark()):
-        say(f"task {training.position.task + 1}: {remark}")
 
 
 def prepare_run(
@@ -293,17 +288,10 @@ def complete(
 ) -> Outcome:
     """Return the outcome of one run; compute it unless the store has the result.
 
-    Args:
-        config: The run.
-        store: The store of its result.
-        training: The training, ready to start; None prepares it.
-        again: Compute the run even if the store has its result or checkpoint.
-        checkpoint: Save checkpoints, and resume from an earlier one.
-        wait: Wait while another process computes the run, instead of returning "busy".
-        raising: Raise the error of a failed run. The failure is stored in any case.
-        on_event: Called with the training and every event of the loop.
-        say: Called with remarks, such as where the run resumes.
-        log: Where losses and accuracies are written during the run.
+    `training` is ready to start; None prepares it. `again` ignores an earlier result and
+    checkpoint. `wait` waits while another process computes the run, instead of returning "busy".
+    `raising` raises the error of a failed run, which is stored in any case. `run` explains
+    `on_event`, `say` and `log`.
     """
     remarks: list[str] = []
 
