@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
@@ -21,8 +21,13 @@ MOST = 2**31
 MOST_SEEDS = 1_000_000
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether a value is an integer of Python or NumPy, and not a boolean."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not is_whole(value):
         raise PydanticCustomError("form", "give a whole number")
     return int(value)
 

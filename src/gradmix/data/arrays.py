@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gradmix._setting_types import is_whole
 from gradmix.data.image_folders.decode import channels_first, convert, is_grey
 from gradmix.errors import InputError
 
@@ -18,11 +19,6 @@ MOST_CLASSES = 2**20
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 _ROUNDING = 1e-3  # largest distance of 255 · float from a whole number
 _ROUNDING_OF_HALF = 0.07  # for float16: half of its last digit below 1, times 255
-
-
-def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether a value is an integer of Python or NumPy, and not a boolean."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def check_plain(value: Tensor, name: str) -> None:
@@ -179,7 +175,7 @@ def read_items(dataset: Any, where: str) -> tuple[Tensor, list[int]]:
         image, label = _input(item[0], at), item[1]
         if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
             label = as_array(label, f"the label of {at}").item()
-        if not is_integer(label):
+        if not is_whole(label):
             raise InputError(f"{at} has the label {label!r}; it must be an integer")
         if images and (image.shape, image.dtype) != (images[0].shape, images[0].dtype):
             raise InputError(

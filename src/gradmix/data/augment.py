@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradmix.data.arrays import is_integer
+from gradmix._setting_types import is_whole
 from gradmix.data.operations import BINS, OPERATIONS, functions
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
@@ -42,9 +42,9 @@ class RandAugment:
     magnitude: int = 14
 
     def __post_init__(self) -> None:
-        if not is_integer(self.num_ops) or self.num_ops < 1:
+        if not is_whole(self.num_ops) or self.num_ops < 1:
             raise InputError(f"num_ops is {self.num_ops!r}; it must be an integer of 1 or more")
-        if not is_integer(self.magnitude) or not 0 <= self.magnitude < BINS:
+        if not is_whole(self.magnitude) or not 0 <= self.magnitude < BINS:
             raise InputError(f"magnitude is {self.magnitude!r}; it must be an integer of 0 to 30")
 
     def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -118,7 +118,7 @@ def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> T
     This is the usual crop of CIFAR: pad with black, then cut out a window of the old size.
     """
     _check_images(x)
-    if not is_integer(padding) or padding < 0:
+    if not is_whole(padding) or padding < 0:
         raise InputError(f"padding is {padding!r}; it must be an integer of 0 or more")
     if len(x) == 0:
         return x.clone()

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from gradmix._setting_types import is_whole
 from gradmix.data.arrays import (
     check_plain,
-    is_integer,
     own_class_names,
     read_class_labels,
     read_inputs,
@@ -70,7 +70,7 @@ class DataSet:
             InputError: The number is not possible, or samples are held out already.
         """
         total = len(self.train.y)
-        if not is_integer(validation) or not 0 <= validation < total:
+        if not is_whole(validation) or not 0 <= validation < total:
             raise InputError(
                 f"validation is {validation!r}; it must be an integer from 0 to {total - 1}"
             )

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradmix._setting_types import is_whole
 from gradmix.data import domains
-from gradmix.data.arrays import as_array, is_integer
+from gradmix.data.arrays import as_array
 from gradmix.data.datasets import DataSet
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.randomness import RandomStreams
@@ -156,7 +157,7 @@ def split_into_domains(
         >>> len(benchmark.tasks), benchmark.tasks[2].classes == tuple(range(10))
         (3, True)
     """
-    if not is_integer(tasks) or tasks < 2:
+    if not is_whole(tasks) or tasks < 2:
         raise InputError(f"tasks is {tasks!r}; it must be an integer of 2 or more")
     order, train, test = _in_order(data, class_order, evaluate_on)
     parts = domains.make(train, test, tasks, shift, RandomStreams(seed).device(f"domains {shift}"))
@@ -256,7 +257,7 @@ def resolve_class_order(class_order: str | Sequence[int], num_classes: int) -> t
 
 def _task_sizes(increments: int | Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Return the number of classes of each task; InputError unless they add up to all classes."""
-    if is_integer(increments):
+    if is_whole(increments):
         size = int(increments)
         if not 1 <= size <= num_classes:
             raise InputError(
@@ -285,6 +286,6 @@ def _integers(name: str, values: object) -> tuple[int, ...]:
     listed: object = values
     if isinstance(values, (np.ndarray, Tensor)):
         listed = as_array(values, name).tolist()
-    if not isinstance(listed, Sequence) or not all(map(is_integer, listed)):
+    if not isinstance(listed, Sequence) or not all(map(is_whole, listed)):
         raise InputError(f"{name} is {values!r}; it must be integers")
     return tuple(map(int, listed))

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from gradmix.data.arrays import is_integer
+from gradmix._setting_types import is_whole
 from gradmix.data.datasets import DataSet, complete_statistics
 from gradmix.data.image_folders.classes import Listing, find_classes, has_test_classes, list_images
 from gradmix.data.image_folders.decode import (
@@ -243,7 +243,7 @@ def from_folder(
         >>> data.class_names, data.train.x.shape, data.test.y.tolist()
         (('cat', 'dog'), torch.Size([4, 3, 16, 16]), [0, 1])
     """
-    if size is not None and not (is_integer(size) and 1 <= size <= _LARGEST):
+    if size is not None and not (is_whole(size) and 1 <= size <= _LARGEST):
         raise InputError(f"size is {size!r}; it must be a number of pixels from 1 to {_LARGEST}")
     if channels not in (None, 1, 3):
         raise InputError(f"channels is {channels!r}; it must be 1 or 3")

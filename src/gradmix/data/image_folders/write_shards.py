@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gradmix.data.arrays import is_integer
+from gradmix._setting_types import is_whole
 from gradmix.data.image_folders.classes import find_classes, image_names
 from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import InputError
@@ -64,7 +64,7 @@ def write_shards(
 
 
 def _check(folder: Path, target: Path, size: int) -> None:
-    if not is_integer(size) or size < 1:
+    if not is_whole(size) or size < 1:
         raise InputError(f"size is {size!r}; give the bytes of a shard, 1 or more")
     if os.path.lexists(target):
         raise InputError(f"{target} exists already; give a new folder for the shards")
