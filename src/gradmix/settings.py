@@ -65,7 +65,7 @@ class MixSettings(Settings):
         None, "Pair tables over λ; 1 is Algorithm 1.", PAPER, ge=1, le=1024
     )
     mix_first_task: Literal["yes", "no"] | None = setting(
-        None, "Mix while the memory is empty; None: unless gradients choose partners.", PAPER
+        None, "Mix the first task; None: yes, unless gradients choose partners.", PAPER
     )
 
 
@@ -84,7 +84,7 @@ class MemorySettings(Settings):
         None, "Memory in total, instead of per class.", short="memory", ge=1
     )
     exemplar_selection: Literal["random", "herding", "kmeans", "kmeans-inputs"] | None = setting(
-        None, "How exemplars are chosen; None: the method's own rule, mostly random.", PAPER
+        None, "Rule that chooses exemplars; None: the method's own, usually random.", PAPER
     )
 
     @model_validator(mode="before")

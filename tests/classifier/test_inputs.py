@@ -43,7 +43,7 @@ BAD_ROWS = {
     "one dimension": (X[0], Y[:4], "X: Expected 2D array"),
     "a number": (3.0, Y, "2D array|array"),
     "None": (None, Y, "array|None"),
-    "text in cells": (np.array([["x", "y"]] * 5), ["a"] * 5, "^X has text .*; give numbers"),
+    "text in cells": (np.array([["x", "y"]] * 5), ["a"] * 5, "^X has text .*; encode it as numbers"),
     "complex": (X.astype(complex), Y, "[Cc]omplex"),
     "ragged": ([[1.0, 2.0], [3.0]], ["a", "b"], "sequence|inhomogeneous"),
     "other columns": (X[:, :3], Y, "3 features, but .* expecting 4"),
@@ -57,7 +57,7 @@ BAD_ROWS = {
     "labels of two dimensions": (X, np.stack([Y, Y], axis=1), "1d array|shape"),
     "fractions as labels": (X, np.linspace(0, 1, 40), "Unknown label type"),
     "NaN as label": (X, [np.nan] + [1.0] * 39, "NaN"),
-    "labels of several kinds": (X, ["a", 1] * 20, "text and other things"),
+    "labels of several kinds": (X, ["a", 1] * 20, "mixes text and other types"),
     "objects as labels": (X, [object()] * 40, "type"),
     "None as labels": (X, [None] * 40, "type|None"),
     "dates as labels": (X, np.array(["2026-01-01"] * 40, dtype="datetime64[D]"), "type"),
@@ -297,7 +297,7 @@ def test_files_of_images_that_are_none(of_images, tmp_path, quick):
     with pytest.raises(DataNotFoundError, match=r"y\.jpg"):
         of_images.predict([tmp_path / "y.jpg"])
     (tmp_path / "photos" / "a").mkdir(parents=True)
-    with pytest.raises(InputError, match="empty class folder"):
+    with pytest.raises(InputError, match="class folder is empty"):
         of_images.partial_fit(tmp_path / "photos")
     with pytest.raises(GradMixError, match=r"x\.jpg"):
         quick().partial_fit([tmp_path / "x.jpg"], ["a"])

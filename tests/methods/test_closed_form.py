@@ -59,8 +59,14 @@ def test_a_run_has_the_accuracy_of_joint_learning(method):
 
 
 @pytest.mark.parametrize("method", CLOSED)
+def test_a_run_needs_neither_mix_nor_network(method):
+    config = config_for("digits", method=method)
+    assert (config.mix, config.model) == ("none", "linear")
+
+
+@pytest.mark.parametrize("method", CLOSED)
 def test_mixes_and_other_networks_are_refused(method):
-    with pytest.raises(InputError, match="no training steps; give mix='none'"):
+    with pytest.raises(InputError, match="no training steps and cannot mix; give mix='none'"):
         config_for("digits", method=method, mix="mixup")
     with pytest.raises(InputError, match="needs model='linear'"):
         run(config_for("digits", method=method, mix="none", model="mlp-small"))

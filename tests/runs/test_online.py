@@ -21,7 +21,7 @@ def test_an_online_run_has_one_epoch_by_default():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 2}, "epochs is 2; an online stream passes once: give 1"),
+        ({"epochs": 2}, "epochs is 2; an online stream is seen once; give 1"),
         ({"method": "icarl"}, "scenario is 'online', and ICaRL needs all data of a task at once"),
         ({"method": "joint"}, "Joint needs all data of a task"),
         ({"exemplar_selection": "herding"}, "exemplar_selection is 'herding', which compares all"),

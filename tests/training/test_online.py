@@ -160,7 +160,7 @@ def test_pairs_are_counted_over_the_whole_task(online):
 
 
 def test_several_epochs_are_refused(online):
-    with pytest.raises(InputError, match="epochs is 2; an online stream passes once: give 1"):
+    with pytest.raises(InputError, match="epochs is 2; an online stream is seen once; give 1"):
         online(epochs=2)
 
 

@@ -257,7 +257,7 @@ def _reason(message: str, name: str) -> str:
         found = message.splitlines()[0].removeprefix("Input X ").rstrip(".")
         return f"{name} {found}; replace these values or remove their rows"
     if message.startswith("could not convert string"):
-        return f"{name} has text ({message}); give numbers, for example by OneHotEncoder"
+        return f"{name} has text ({message}); encode it as numbers, for example with OneHotEncoder"
     return message if message.startswith(f"{name} ") else f"{name}: {message}"
 
 
@@ -402,7 +402,7 @@ def read_labels(y: Any, count: int | None, name: str = "y") -> Array:
 def _label_array(y: Any, name: str) -> Array:
     if isinstance(y, (list, tuple)):
         if len({isinstance(item, str) for item in y}) > 1:  # NumPy would turn all into text
-            raise InputError(f"{name} has text and other things as labels; give one kind")
+            raise InputError(f"{name} mixes text and other types as labels; give one type")
         if any(isinstance(item, str) and item.endswith("\0") for item in y):
             raise InputError(f"{name} has a label that ends in a NUL character; NumPy drops it")
     array: Array = column_or_1d(y, warn=True)

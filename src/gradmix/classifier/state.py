@@ -98,7 +98,7 @@ class Learned:
         if not len(self.holdout):
             raise InputError(
                 "unknown is given, but no samples are held out to set its threshold; learn with "
-                "holdout_per_class= of 10 or more"
+                "holdout_per_class=10 or more (--holdout 10)"
             )
         return fit_threshold(energy(self.scores(self.holdout.x).double()), false_alarm_rate)
 

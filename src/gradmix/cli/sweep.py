@@ -111,7 +111,9 @@ def _engine(name: str, address: str | None, jobs: int, devices: int | None) -> E
 
     if name == "dask":
         if devices is not None:
-            raise InputError("devices_per_run belongs to the engine loky; dask workers choose")
+            raise InputError(
+                "--devices-per-run works with --engine loky only; dask workers choose their devices"
+            )
         return dask_engine(address, jobs)
     if address is not None:
         raise InputError(f"address is {address!r}, and engine is 'loky'; give --engine dask")

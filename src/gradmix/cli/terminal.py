@@ -102,10 +102,10 @@ def follow(
                 return
             shown = time.monotonic()
             at = RunProgress.after(training, event)
-            where = f"{_where(at)} {last_loss}"
+            where = f"{_where(at)}{last_loss}"
             progress.update(bar, total=1.0, completed=at.share, status=where)
         elif isinstance(event, EpochDone):
-            last_loss = f"loss {event.loss:.3f}"
+            last_loss = f" · loss {event.loss:.3f}"
         elif isinstance(event, TaskDone):
             tasks, number = training.benchmark.tasks, event.task + 1
             if every_task:
@@ -116,7 +116,7 @@ def follow(
                 drawn = event.replay_batch
                 replayed = f" · {drawn} replayed per step" if drawn else ""
                 progress.console.print(
-                    f"{name} · task {number}/{len(tasks)} · accuracy {accuracy:.3f} · "
+                    f"{name} · task {number}/{len(tasks)} · accuracy {accuracy:.3f}"
                     f"{last_loss} · memory {event.memory_size}{replayed}",
                     soft_wrap=True,
                 )

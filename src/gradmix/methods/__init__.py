@@ -80,8 +80,10 @@ class MethodInfo:
 
 METHODS: dict[str, MethodInfo] = {
     "er": MethodInfo("experience replay", "Chaudhry et al., 2019", ER),
-    "er-ace": MethodInfo("new samples leave old classes alone", "Caccia et al., ICLR 2022", ERACE),
-    "er-ridge": MethodInfo("replay, beside a ridge regression", "this project", ERRidge),
+    "er-ace": MethodInfo(
+        "new samples do not lower the scores of old classes", "Caccia et al., ICLR 2022", ERACE
+    ),
+    "er-ridge": MethodInfo("replay combined with a ridge regression", "this project", ERRidge),
     "mir": MethodInfo("replays what a step would harm most", "Aljundi et al., NeurIPS 2019", MIR),
     "aser": MethodInfo("replays by adversarial Shapley values", "Shim et al., AAAI 2021", ASER),
     "gss": MethodInfo(
@@ -104,7 +106,9 @@ METHODS: dict[str, MethodInfo] = {
     "scr": MethodInfo("contrastive loss and nearest class mean", "Mai et al., CVPRW 2021", SCR),
     "bic": MethodInfo("corrects the scores of new classes", "Wu et al., CVPR 2019", BiC),
     "wa": MethodInfo("aligns the weights of new classes", "Zhao et al., CVPR 2020", WA),
-    "a-gem": MethodInfo("no step against the memory", "Chaudhry et al., ICLR 2019", AGEM),
+    "a-gem": MethodInfo(
+        "no step opposes the memory's gradient", "Chaudhry et al., ICLR 2019", AGEM
+    ),
     "gdumb": MethodInfo("a new network on the memory alone", "Prabhu et al., ECCV 2020", GDumb),
     "lwf": MethodInfo("no replay: keeps old outputs", "Li and Hoiem, ECCV 2016", LwF),
     "ewc": MethodInfo("no replay: keeps weights that mattered", "Schwarz et al., ICML 2018", EWC),

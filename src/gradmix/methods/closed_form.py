@@ -58,8 +58,8 @@ class ClosedForm(Method):
         """Raise InputError for every mix: there are no training steps to mix."""
         if recipe is not None:
             raise InputError(
-                f"mix has {recipe.partners!r} partners, and {cls.__name__} has no training steps; "
-                "give mix='none'"
+                f"mix has {recipe.partners!r} partners, but {cls.__name__} has no training steps "
+                "and cannot mix; give mix='none'"
             )
 
     def plan_epoch(self, new: Tensor) -> Plan | None:

@@ -14,7 +14,7 @@ from gradmix.data import Benchmark, check_dataset_name, dataset_version
 from gradmix.data.augment import TRANSFORMS
 from gradmix.diagnostics import ANALYSES
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.methods import find_method
+from gradmix.methods import METHODS, find_method
 from gradmix.methods.optimizer import check_optimizer
 from gradmix.methods.parts import read_options
 from gradmix.mixing import Recipe, parse_recipe
@@ -99,7 +99,7 @@ class RunConfig(RunSettings):
         if not self.online:
             return self
         if self.epochs != 1:
-            raise InputError(f"epochs is {self.epochs}; an online stream passes once: give 1")
+            raise InputError(f"epochs is {self.epochs}; an online stream is seen once; give 1")
         if self.finetune != "none":
             raise InputError(
                 f"finetune is {self.finetune!r} and scenario is {self.scenario!r}; every task of a "
@@ -253,6 +253,9 @@ def _with_defaults(data: str, given: dict[str, Any]) -> dict[str, Any]:
         values = {**PRETRAINED_PRESET, **given}
         if values.get("finetune", "none") == "none" and "transforms" not in given:
             values["transforms"] = ()
+    method = METHODS.get(str(values.get("method")))
+    if method is not None and not method.build.trains:  # it fits a layer, and has no steps to mix
+        values = {**values, "mix": "none", "model": "linear", **given}
     if str(values.get("scenario")).startswith("online"):
         values = {**values, "epochs": 1, "lr_steps": (), **given}
     if "alpha" not in values:

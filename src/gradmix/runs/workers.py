@@ -177,4 +177,4 @@ def _take_slot(folder: str, slots: int) -> int:
             continue
         _held.append(lock)
         return slot
-    raise WorkerError(f"all {slots} places of workers are taken")
+    raise WorkerError(f"all {slots} worker slots are in use")

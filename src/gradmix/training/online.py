@@ -33,7 +33,7 @@ class OnlineTraining(Training):
         self.method.check_scenario("online")
         if self.method.settings.epochs != 1:
             raise InputError(
-                f"epochs is {self.method.settings.epochs}; an online stream passes once: give 1"
+                f"epochs is {self.method.settings.epochs}; an online stream is seen once; give 1"
             )
 
     def _epoch_size(self) -> tuple[int, int]:
