@@ -20,6 +20,7 @@ from gradmix.data.pool import Normalise
 from gradmix.mixing import parse_recipe
 from gradmix.models import adapt
 from gradmix.models.network import MLP
+from gradmix.models.sharded import whole_state
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import Ranks
 from gradmix.settings import CriterionSettings, TrainingSettings
@@ -129,7 +130,8 @@ def train(case, ranks, file=None, stop_at=None):
         if isinstance(event, TaskDone):
             correct.append(event.correct["main"])
     networks = training.method.networks().values()
-    parts = [part for network in networks for part in network.state_dict().values()]
+    states = [whole_state(network.state_dict(), keep=True) for network in networks]
+    parts = [part for state in states for part in state.values()]
     return {
         "weights": torch.cat([part.flatten() for part in parts if part.is_floating_point()]),
         "exemplars": training.method.memory.x,

@@ -87,7 +87,7 @@ def embed_rows(
         index: Rows of the samples, (n,).
         ranks: The processes that embed the samples together.
     """
-    own = index if ranks.alone else index[ranks.rows(len(index))]
+    own = index if ranks.alone else index[ranks.equal_rows(len(index))]
     parts = [_run(model, head, fetch(part))[0].float() for part in own.split(FETCH_BATCH)]
     embedded = torch.cat(parts)
     return embedded if ranks.alone else ranks.gather(embedded, len(index))

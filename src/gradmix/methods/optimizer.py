@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.models.sharded import split_like
 from gradmix.settings import TrainingSettings
 
 Groups = list[dict[str, Any]]  # parameters, and `lr_scale` where their learning rate differs
@@ -90,7 +91,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]
     for parameter, state, own in zip(parameters, saved, expected, strict=True):
         if state:
             optimizer.state[parameter] = {
-                name: value.to(own[name].device) if isinstance(value, Tensor) else value
+                name: split_like(value, own[name]) if isinstance(value, Tensor) else value
                 for name, value in state.items()  # Adam counts steps on the CPU
             }
 

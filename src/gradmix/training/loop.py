@@ -31,7 +31,7 @@ from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.models.sync_batch_norm import BATCH_NORMS
-from gradmix.training.checks import check_batches, check_ranks, check_samples, check_stage
+from gradmix.training.checks import check_batches, check_ranks, check_rows, check_samples, check_stage
 from gradmix.training.events import (
     EpochDone,
     Evaluation,
@@ -163,11 +163,14 @@ class Training:
         for group in optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         optimizer.zero_grad()
+        if not method.ranks.alone:
+            check_rows(method)
         with precision.forward_context(), randomness():
             loss = method.train_step(batch)
         if not method.ranks.alone:  # the parts of all ranks add up to the mean over the batch
             loss = loss * method.ranks.share(method.step_rows)
-        precision.backward(loss, None)
+        # FSDP averages the gradients of split weights over the ranks; the loop needs their sum.
+        precision.backward(loss * method.ranks.size if method.ranks.shard_weights else loss, None)
         if not method.ranks.alone:
             self._sum_over_ranks(loss)
         if method.adjusts_gradients:
@@ -180,7 +183,10 @@ class Training:
 
     @torch.no_grad()
     def _sum_over_ranks(self, loss: Tensor) -> None:
-        """Sum the loss and gradients over all ranks, and average the statistics of BatchNorm."""
+        """Sum the loss and gradients over all ranks, and average the statistics of BatchNorm.
+
+        FSDP has already summed the gradients of split weights.
+        """
         method = self.method
         assert method.optimizer is not None
         trained = [p for group in method.optimizer.param_groups for p in group["params"]]
@@ -192,6 +198,7 @@ class Training:
         for values in statistics:
             values.mul_(method.ranks.share(method.step_rows))
         gradients = [p.grad for p in trained if p.grad is not None]
+        gradients = [] if method.ranks.shard_weights else gradients
         method.ranks.all_sum([*gradients, loss.detach(), *statistics])
 
     def _epoch_size(self) -> tuple[int, int]:
