@@ -17,8 +17,8 @@ from gradmix.ranks import Ranks
 def shard(model: nn.Module, head: nn.Linear, ranks: Ranks) -> None:
     """Split the weights of a network over the ranks, in place, and move them to their devices.
 
-    The blocks, whose weights are gathered together, are the head and the members of every
-    `nn.Sequential` and `nn.ModuleList`.
+    A block's weights are gathered together. Blocks are the head and those members of every
+    `nn.Sequential` and `nn.ModuleList` that have weights.
 
     Args:
         model: The network, with the same weights on all ranks.
@@ -29,13 +29,11 @@ def shard(model: nn.Module, head: nn.Linear, ranks: Ranks) -> None:
     from torch.distributed.fsdp import fully_shard
 
     lists = (nn.Sequential, nn.ModuleList)
-    blocks = {head, model}
-    for module in model.modules():
-        if isinstance(module, lists):
-            blocks.update(child for child in module.children() if not isinstance(child, lists))
+    members = {child for m in model.modules() if isinstance(m, lists) for child in m.children()}
+    blocks = {m for m in members if list(m.parameters()) and not isinstance(m, lists)}
     mesh = init_device_mesh(ranks.device.type, (ranks.size,))
     for module in reversed(list(model.modules())):  # inner blocks first
-        if module in blocks:
+        if module in blocks or module is head or module is model:
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
 

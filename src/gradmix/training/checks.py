@@ -71,13 +71,14 @@ def check_sharding(method: str, head: str, precision: str, analyses: Sequence[st
     """Raise InputError for a run whose weights cannot be split over the ranks; see SHARDABLE."""
     reason = ""
     if method not in SHARDABLE:
-        reason = f"method is {method!r}; give one of {', '.join(SHARDABLE)}"
+        reason = f"method is {method!r}, which needs whole weights; give one of "
+        reason += ", ".join(SHARDABLE)
     elif head == "growing":
         reason = "head is 'growing', which replaces weights; give head 'fixed'"
     elif precision == "16-mixed":
-        reason = "precision is '16-mixed', whose scaling needs whole gradients; give 'bf16-mixed'"
+        reason = "precision is '16-mixed', which is untested with it; give 'bf16-mixed'"
     elif analyses:
-        reason = f"analyses is {list(analyses)}, which need whole gradients; omit them"
+        reason = f"analyses is {list(analyses)}, which may need whole gradients; omit them"
     if reason:
         raise InputError(f"shard_weights is True, but {reason}, or omit shard_weights")
 

@@ -31,7 +31,13 @@ from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.models.sync_batch_norm import BATCH_NORMS
-from gradmix.training.checks import check_batches, check_ranks, check_rows, check_samples, check_stage
+from gradmix.training.checks import (
+    check_batches,
+    check_ranks,
+    check_rows,
+    check_samples,
+    check_stage,
+)
 from gradmix.training.events import (
     EpochDone,
     Evaluation,
