@@ -23,7 +23,8 @@ from gradmix.files import read_manifest, read_state_file, write_state_file
 from gradmix.files.atomic_write import remove_leftovers
 from gradmix.files.schema import validate
 from gradmix.models.sharded import whole_state
-from gradmix.training.loop import Event, TaskDone, Training
+from gradmix.training.events import Event, Seconds, TaskDone
+from gradmix.training.loop import Training
 from gradmix.training.state_schema import CheckpointState
 
 KIND = "checkpoint"
@@ -223,8 +224,7 @@ class Checkpoint:
             raise FileError(
                 f"{self.path} does not fit this run: {reason}{error}; remove it"
             ) from error
-        for name, seconds in checked.seconds:
-            setattr(training.seconds, name, seconds)
+        training.seconds = Seconds(**state["seconds"])
         self.seconds_before, self._spent = checked.total_seconds, checked.saving_seconds
 
 

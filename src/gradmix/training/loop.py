@@ -173,12 +173,10 @@ class Training:
             check_rows(method)
         with precision.forward_context(), randomness():
             loss = method.train_step(batch)
-        if not method.ranks.alone:  # the parts of all ranks add up to the mean over the batch
-            loss = loss * method.ranks.share(method.step_rows)
-        # FSDP averages the gradients of split weights over the ranks; the loop needs their sum.
-        precision.backward(loss * method.ranks.size if method.ranks.shard_weights else loss, None)
-        if not method.ranks.alone:
-            self._sum_over_ranks(loss)
+        if method.ranks.alone:
+            precision.backward(loss, None)
+        else:
+            loss = self._backward_on_ranks(loss)
         if method.adjusts_gradients:
             method.adjust_gradients()
         if method.settings.clip_norm is not None:
@@ -187,25 +185,27 @@ class Training:
         precision.optimizer_step(optimizer)
         return loss.detach()
 
-    @torch.no_grad()
-    def _sum_over_ranks(self, loss: Tensor) -> None:
-        """Sum the loss and gradients over all ranks, and average the statistics of BatchNorm.
+    def _backward_on_ranks(self, loss: Tensor) -> Tensor:
+        """Compute the gradient of a batch whose rows are on several ranks; return its loss.
 
-        FSDP has already summed the gradients of split weights.
+        `loss` is the mean over this rank's rows. Weighted by their share of the batch, the losses,
+        gradients and BatchNorm statistics of all ranks add up to those of the batch.
         """
-        method = self.method
-        assert method.optimizer is not None
-        trained = [p for group in method.optimizer.param_groups for p in group["params"]]
-        statistics = []
+        method, ranks, precision = self.method, self.method.ranks, self.fabric.strategy.precision
+        share = ranks.share(method.step_rows)
+        loss = loss * share
+        summed = [loss.detach()]
+        if ranks.shard_weights:  # FSDP averages the gradients over the ranks
+            precision.backward(loss * ranks.size, None)
+        else:
+            precision.backward(loss, None)
+            summed = [p.grad for p in method.parameters() if p.grad is not None] + summed
         for module in (m for network in method.networks().values() for m in network.modules()):
             if isinstance(module, BATCH_NORMS) and module.training:
                 found = (module.running_mean, module.running_var)
-                statistics += [values for values in found if values is not None]
-        for values in statistics:
-            values.mul_(method.ranks.share(method.step_rows))
-        gradients = [p.grad for p in trained if p.grad is not None]
-        gradients = [] if method.ranks.shard_weights else gradients
-        method.ranks.all_sum([*gradients, loss.detach(), *statistics])
+                summed += [values.mul_(share) for values in found if values is not None]
+        ranks.all_sum(summed)
+        return loss
 
     def _epoch_size(self) -> tuple[int, int]:
         """Return the number of steps of an epoch, and of new samples per step."""
