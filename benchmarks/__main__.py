@@ -1,4 +1,4 @@
-"""Ratios measured in one run on one thread: `make bench`, or `python -m benchmarks NAME …`."""
+"""Run benchmarks: `make bench` for all, or `python -m benchmarks NAME …` for some."""
 
 from __future__ import annotations
 

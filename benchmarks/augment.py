@@ -1,4 +1,4 @@
-"""RandAugment on batches against Pillow, one image at a time."""
+"""Compare RandAugment on batches with Pillow, one image at a time."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PILLOW = {  # RandAugment's operations at magnitude 14 on 32 × 32 pixels; s is 
 
 
 def batched_over_pillow() -> str:
-    """Pillow gets its images ready made: changing them from and to tensors is not counted.
+    """Return the throughput of batches over Pillow's; converting images to Pillow is not counted.
 
-    One float batch is made and freed first, as by any training step. From then on the C library
-    keeps memory of our size; else it would give it back after each call, and getting it anew
-    page by page takes a third of the time.
+    A float batch is allocated and freed first, as in every training step. The C library then keeps
+    memory of this size. Otherwise it would return the memory after each call, and allocating it
+    again page by page takes a third of the time.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(256, (IMAGES, 3, 32, 32), generator=generator, dtype=torch.uint8)
@@ -58,7 +58,7 @@ def batched_over_pillow() -> str:
             for picture in pictures:
                 draw.choice(operations)(picture, draw.choice((1, -1)))
 
-    # throughputs are as times the other way round
+    # the ratio of throughputs is the inverse of the ratio of times
     return "throughput of RandAugment(1, 14) over Pillow's, 512 of 3 x 32 x 32 (at least 5): " + (
         ratio(one_by_one, batched)
     )

@@ -1,4 +1,4 @@
-"""Avalanche's own loop with gradmix's plugin on Split-MNIST; runs in Avalanche's environment.
+"""Train with Avalanche's loop and gradmix's plugin on Split-MNIST, in Avalanche's environment.
 
     .avalanche/bin/python benchmarks/avalanche_gradmix.py --seeds 0 1 2 --epochs 2
 
@@ -33,7 +33,7 @@ from gradmix.avalanche import GradMixPlugin  # noqa: E402
 
 
 class Rows(TensorDataset):
-    """Inputs and labels; Avalanche wants the labels as `targets`."""
+    """Inputs and labels; Avalanche expects the labels in `targets`."""
 
     def __init__(self, x, y):
         super().__init__(x, y)

@@ -1,8 +1,8 @@
-"""Avalanche's side of a comparison, in its own environment: `python avalanche_peer.py NAME …`.
+"""Measure Avalanche in its own environment: `python avalanche_peer.py NAME …`.
 
-Arguments are a method, how many tasks have passed, and "images" or "ready". Says "ready", then,
-for every line it is sent, trains one epoch on the next experience and answers with the processor
-seconds that took. Knows nothing of gradmix.
+The arguments are a method, the number of past tasks, and "images" or "ready". The program prints
+"ready". For each line of input, it trains one epoch on the next experience and prints the processor
+seconds of this epoch. It does not import gradmix.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ PER_CLASS, FEW = 5000, 64
 
 
 class Rows(torch.utils.data.Dataset):
-    """Images as torchvision's MNIST gives them to SplitMNIST, or "ready" made network inputs."""
+    """Images as torchvision's MNIST returns them to SplitMNIST, or network inputs ("ready")."""
 
     def __init__(self, counts, ready):
         self.targets = torch.repeat_interleave(torch.tensor(counts)).tolist()

@@ -1,4 +1,4 @@
-"""The criterion over the number of classes: time, memory, agreement with the exact one.
+"""Measure the criterion over the number of classes: time, memory, agreement with the exact one.
 
 `python -m benchmarks.classes 1000` measures one point in this process and prints it as
 JSON; the benchmark runs one process for each point.
@@ -41,10 +41,11 @@ STEPS = 300  # of training the head
 
 
 def synthetic(classes: int) -> tuple[Tensor, Tensor, LinearHead]:
-    """Exemplars around class centres, which lie around √K group centres, before a trained head.
+    """Return synthetic exemplars and a trained head.
 
-    The head starts from the centres and takes steps of replay: 64 samples of the new classes, which
-    are the last tenth, and 64 exemplars of the others.
+    Exemplars lie around class centres, and these around √K group centres. The head starts from the
+    class centres. Each training step uses 64 samples of new classes, the last tenth of all, and 64
+    exemplars of the others.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -78,7 +79,7 @@ def memory_weights(y: Tensor, classes: int) -> Tensor:
 
 
 def like_a_batch(classes: int, number: int, generator: torch.Generator) -> Tensor:
-    """Classes of rows: half of them new, half old."""
+    """Return the classes of the rows of a batch: half of them new, half old."""
     old = classes - classes // 10
     new = torch.randint(old, classes, (number,), generator=generator)
     past = torch.randint(old, (number,), generator=generator)
@@ -97,7 +98,7 @@ def met_pairs(classes: int) -> tuple[Tensor, Tensor]:
 
 
 def measure(classes: int) -> list[dict[str, Any]]:
-    """Seconds and memory of an epoch's criterion for one number of classes, by either search."""
+    """Return time and memory of an epoch's criterion for this many classes, by both searches."""
     X, y, head = synthetic(classes)
     weights = memory_weights(y, classes)
     before, found = peak_megabytes(), {}
@@ -142,7 +143,7 @@ def measure(classes: int) -> list[dict[str, Any]]:
 def exact_rows(
     X: Tensor, head: LinearHead, gradient: HeadGradient, rows: Tensor, block: int = 2**23
 ) -> Tensor:
-    """Exact scores of the classes at `rows` with all classes, (rows, K), block by block."""
+    """Return exact scores of the classes at `rows` with all classes, (rows, K), block by block."""
     classes = len(head.weight)
     exemplars = X.view(classes, EACH, -1)  # in order of their classes
     side = max(1, min(int(block**0.5), block // classes))
@@ -167,14 +168,14 @@ def all_logits(X: Tensor, head: LinearHead) -> None:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Processor seconds, and what came out."""
+    """Return the processor seconds of a function, and its result."""
     started = time.process_time()
     result = work()
     return time.process_time() - started, result
 
 
 def agreement(pairs: PairsOnDemand, rows: Tensor, exact: Tensor) -> dict[str, float]:
-    """With the exact criterion, on rows of sampled classes that need a replacement."""
+    """Return the agreement with the exact criterion, on sampled classes that need a replacement."""
     classes, generator = exact.shape[1], torch.Generator().manual_seed(3)
     columns = like_a_batch(classes, 100 * len(rows), generator).view(-1, 100)
     other = columns.flatten()
@@ -192,7 +193,7 @@ def agreement(pairs: PairsOnDemand, rows: Tensor, exact: Tensor) -> dict[str, fl
 
 
 def over_classes() -> str:
-    """The table of docs/performance.md, and growth exponents."""
+    """Return the table of docs/performance.md, and growth exponents."""
     points = [figures for size in SIZES for figures in point(size)]
     lines = [json.dumps(found) for found in points]
     for search in SHORTLISTS:
@@ -207,7 +208,7 @@ def over_classes() -> str:
 
 
 def point(classes: int) -> list[dict[str, Any]]:
-    """Medians over three processes; one for the largest sizes."""
+    """Return medians over three processes; the largest sizes use one process."""
     command = [sys.executable, "-m", "benchmarks.classes", str(classes)]
     runs = [
         json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

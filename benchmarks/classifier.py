@@ -1,4 +1,4 @@
-"""The classifier: predictions against the bare network, loading against safetensors alone."""
+"""Compare the classifier's predictions with the bare network, and its loading with safetensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES, EXEMPLARS = 10, 100  # of each: 1,000 in all
 
 
 def learned(model: str, shape: tuple[int, ...]) -> IncrementalClassifier:
-    """A classifier with 1,000 exemplars; speed does not depend on what they show."""
+    """Return a classifier with 1,000 random exemplars; speed does not depend on their content."""
     rng = np.random.default_rng(0)
     X = rng.integers(0, 256, size=(CLASSES * EXEMPLARS, *shape)).astype(np.uint8)
     y = np.arange(len(X)) % CLASSES
@@ -31,7 +31,7 @@ def learned(model: str, shape: tuple[int, ...]) -> IncrementalClassifier:
 
 
 def predict_over_forward() -> str:
-    """10,000 images of 28 × 28 as bytes, over the network's forward pass on floats, normalised."""
+    """Return the time to predict 10,000 byte images of 28 × 28 over a forward pass on floats."""
     classifier = learned("mlp", (1, 28, 28))
     X = np.random.default_rng(1).integers(0, 256, size=(IMAGES, 1, 28, 28)).astype(np.uint8)
     method = classifier._learned.method
@@ -51,7 +51,7 @@ def predict_over_forward() -> str:
 
 
 def load_over_safetensors() -> str:
-    """A file with 1,000 exemplars, over reading the same tensors from a safetensors file."""
+    """Return the time to load 1,000 exemplars over reading the same tensors from safetensors."""
     parts = []
     for model, shape in (("mlp", (1, 28, 28)), ("resnet18", (3, 32, 32))):
         with tempfile.TemporaryDirectory() as folder:
@@ -71,17 +71,17 @@ def load_over_safetensors() -> str:
 
 
 def used(path: Path) -> float:
-    """Read, and touched: pages of a mapped file are read when they are used."""
+    """Read the tensors and use them: pages of a mapped file are read when they are used."""
     return sum(float(value.view(-1)[::1024].sum()) for value in load_file(path).values())
 
 
 def own(path: Path) -> object:
-    """Read into memory of the process's own, where no other program can change it."""
+    """Read the tensors into memory of this process, where no other program can change them."""
     return load(path.read_bytes())
 
 
 def tensors_in(value: Any, path: str = "") -> dict[str, torch.Tensor]:
-    """All tensors of a state, by where they are."""
+    """Return all tensors of a state by their path in it."""
     if isinstance(value, torch.Tensor):
         return {path: value}
     found: dict[str, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""What grows, and what GradMix costs beside Mixup: whole runs, tasks, exemplars, start-up."""
+"""Measure the cost of GradMix over Mixup, growth with tasks and exemplars, and start-up time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPOCHS = 3
 
 
 def whole_run() -> str:
-    """All five tasks, with the evaluation after each; a step of each run in turn."""
+    """Compare runs of five tasks, evaluations included; the runs take turns, step by step."""
     tasks = mnist_like()
     benchmark = benchmark_from_tasks(
         "mnist-like", [(t, Samples(t.x[:2000], t.y[:2000])) for t in tasks]
@@ -48,7 +48,7 @@ TASKS_EVENTS = 5 * (EPOCHS * (STEPS + 1) + 1)
 
 
 def photos_like(classes: int, tasks: int, each: int, seen: int) -> list[Samples]:
-    """Tasks of random 32 × 32 photos; all but the last have `seen` samples of a class."""
+    """Return tasks of random 32 × 32 photos; all except the last have `seen` samples per class."""
     generator = torch.Generator().manual_seed(0)
     per_task, result = classes // tasks, []
     for task in range(tasks):
@@ -59,7 +59,7 @@ def photos_like(classes: int, tasks: int, each: int, seen: int) -> list[Samples]
 
 
 def standing(tasks: list[Samples], **settings: object) -> Training:
-    """Training that stands before the last task, with all samples of the others in memory."""
+    """Return a training before its last task, with all samples of earlier tasks in memory."""
     benchmark = benchmark_from_tasks("photos-like", [(t, t) for t in tasks])
     config = config_for("cifar-100", epochs=10**6, **settings)
     fabric = make_fabric("cpu", "32-true")
@@ -72,10 +72,10 @@ def standing(tasks: list[Samples], **settings: object) -> Training:
 
 
 def resnet() -> str:
-    """The last of ten tasks of 10 classes with 500 images each; an epoch has 78 steps.
+    """Compare an epoch of the last of ten tasks: 10 classes with 500 images each, 78 steps.
 
-    The sum of the median seconds of the steps of each mix, taken in turn, and of the start of an
-    epoch: the criterion on 3,200 exemplars, and planning.
+    The time of an epoch is the time of its start (the criterion on 3,200 exemplars, and planning)
+    plus 78 times the median time of a step. Steps of the two mixes take turns.
     """
     tasks = photos_like(100, 10, 500, 32)
     common = {"model": "resnet18-narrow", "transforms": ()}
@@ -102,7 +102,7 @@ def resnet() -> str:
 
 
 def _begin(training: Training) -> float:
-    """Seconds of what begins an epoch: pair tables and plan."""
+    """Return the seconds of the start of an epoch: pair tables and plan."""
     method = training.method
     new = method.new
     assert new is not None
@@ -110,7 +110,7 @@ def _begin(training: Training) -> float:
 
 
 def tasks_over_tasks() -> str:
-    """ER on tasks of equal size: with 98 past classes in memory, and with 2."""
+    """Compare an epoch of ER with 98 past classes in memory and with 2; tasks have equal sizes."""
     generator = torch.Generator().manual_seed(0)
 
     def task(number: int) -> Samples:
@@ -128,7 +128,7 @@ def tasks_over_tasks() -> str:
 
 
 def _with_outputs(tasks: list[Samples], outputs: int) -> Training:
-    """As `last_task`, with a head for so many classes whatever the tasks have."""
+    """Return the same as `last_task`, with a given number of outputs."""
     training = last_task(tasks)
     model = training.method.model
     model.head = torch.nn.Linear(model.head.in_features, outputs)  # type: ignore[union-attr,arg-type]
@@ -136,7 +136,7 @@ def _with_outputs(tasks: list[Samples], outputs: int) -> Training:
 
 
 def start_up() -> str:
-    """Processor seconds of whole processes, the lowest of three."""
+    """Return the processor seconds of whole processes, the lowest of three."""
 
     def lowest(*arguments: str) -> float:
         def once() -> float:
@@ -162,7 +162,7 @@ def start_up() -> str:
 
 
 def exemplars_memory() -> str:
-    """What a process takes beyond 1,000 exemplars of 28 × 28, while it trains a task; in MB."""
+    """Return the MB beyond training with 1,000 exemplars, for 10,000 and 100,000 of 28 × 28."""
 
     def peak(number: int) -> float:
         program = (
@@ -181,7 +181,7 @@ def exemplars_memory() -> str:
 
 
 def train_beside(number: int) -> None:
-    """A few steps of a last task beside so many exemplars, gradmix+."""
+    """Train a few steps of a last task with this many exemplars and gradmix+."""
     each = number // 8
     tasks = mnist_like()
     past = [

@@ -1,4 +1,4 @@
-"""The closed-form criterion against explicit gradients, and the memory it takes."""
+"""Compare the closed-form criterion with explicit gradients, and measure its memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reference_over_fast() -> str:
 
 
 def peak_memory() -> str:
-    """Resident memory beyond the inputs, in a process of its own."""
+    """Return the resident memory beyond the inputs, measured in a separate process."""
     outcome = subprocess.run(
         [sys.executable, "-m", "benchmarks.criterion"], capture_output=True, text=True, check=True
     )
@@ -55,7 +55,7 @@ def _measure_peak() -> None:
 
 
 def _peak_kilobytes() -> int:
-    """Linux's high-water mark of this program; unlike ru_maxrss not that of its parent."""
+    """Return Linux's peak memory of this process; ru_maxrss would include the parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 

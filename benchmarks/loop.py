@@ -1,4 +1,4 @@
-"""An epoch of ours against a hand-written one, and of gradmix+ against Mixup."""
+"""Compare an epoch of gradmix with a hand-written loop, and gradmix+ with Mixup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = 64  # samples of a past task: two classes of 32
 
 
 def mnist_like() -> list[Samples]:
-    """Ten classes of 28 × 28 images in five tasks; speed does not depend on what they show."""
+    """Return five tasks of random 28 × 28 images; speed does not depend on their content."""
     generator = torch.Generator().manual_seed(0)
 
     def samples(task: int) -> Samples:
@@ -38,7 +38,7 @@ def mnist_like() -> list[Samples]:
 def last_task(
     tasks: list[Samples], mix: str = "none", method: str = "er", few: int = FEW, **settings: Any
 ) -> Training:
-    """Training that stands before the last task, with 32 of each other class in memory."""
+    """Return a training before its last task, with 32 exemplars of each earlier class in memory."""
     past = [Samples(x[:few], y[:few]) for x, y in tasks[:-1]]
     benchmark = benchmark_from_tasks("mnist-like", [(t, t) for t in [*past, tasks[-1]]])
     config = config_for("mnist", mix=mix, method=method, **{"epochs": 10**6, **settings})
@@ -52,12 +52,12 @@ def last_task(
 
 
 def steps_of(training: Training) -> Iterator[object]:
-    """Train, stopping after every step; the criterion belongs to the first step of an epoch."""
+    """Train and yield after every step; the first step of an epoch includes the criterion."""
     return (event for event in training.events() if isinstance(event, StepDone))
 
 
 def _minimal_steps(tasks: list[Samples]) -> Iterator[object]:
-    """The same arithmetic written down as plainly as can be: uint8 in, normalise, ER step."""
+    """Do the same arithmetic in a minimal loop: uint8 inputs, normalisation, ER step."""
     new = tasks[-1]
     memory = Samples(
         *(torch.cat([part[:64] for part in parts]) for parts in zip(*tasks[:-1], strict=True))

@@ -1,4 +1,4 @@
-"""What the methods cost beside ER."""
+"""Measure the cost of methods relative to ER."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def mir_over_er() -> str:
 
 
 def gss_selection() -> str:
-    """The choice at the end of a task of two classes with 5,000 samples each."""
+    """Return the time of the selection after a task of two classes with 5,000 samples each."""
     training = last_task(mnist_like(), method="gss")
     next(steps_of(training))
     new = training._tasks[-1].train

@@ -1,4 +1,4 @@
-"""Every method, plain and with the default mix: accuracy over seeds, and time beside ER's.
+"""Measure every method, plain and with the default mix: accuracy over seeds, and time over ER's.
 
     python -m benchmarks.methods_table --out runs/methods --seeds 0-2 --epochs 20 --jobs 2
 
@@ -71,7 +71,7 @@ def run_seconds(result: RunResult) -> float:
 
 
 def epoch_seconds(result: RunResult) -> float:
-    """Epochs of all stages count, so those of FOSTER's compression and of GDumb's passes, too."""
+    """Return the seconds per epoch of all stages, also FOSTER's compression and GDumb's passes."""
     return run_seconds(result) / sum(len(stage["loss"]) for stage in result.epochs)
 
 

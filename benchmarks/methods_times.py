@@ -1,4 +1,4 @@
-"""Processor time of every method beside ER's: `python -m benchmarks.methods_times`.
+"""Measure the processor time of every method over ER's: `python -m benchmarks.methods_times`.
 
 One run of five tasks on a sixth of MNIST's size and shape, random images, one epoch per task, one
 thread. The time includes selection of exemplars and the evaluation of few test images. Processor
@@ -20,7 +20,7 @@ REPEATS = 3
 
 
 def images() -> object:
-    """Ten classes of 1,000 training and 20 test images, noise around random patterns."""
+    """Return ten classes of 1,000 training and 20 test images, noise around random patterns."""
     rng = np.random.default_rng(0)
     patterns = rng.integers(0, 200, (10, 28, 28))
     parts = []

@@ -1,4 +1,4 @@
-"""Convolutions in channels-last order against PyTorch's usual one, on a CPU."""
+"""Compare convolutions in channels-last order with PyTorch's default order, on a CPU."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ All draw partners evenly over the classes and then change pairs in S⁻, as `gra
 does. They differ in which pairs they change:
 
 - gradient-old-rows: only pairs of a sample of an old class
-- gradient-spare-new: all but pairs of two new classes
+- gradient-spare-new: all except pairs of two new classes
 - gradient-half: each with probability 1/2
 - gradient-redraw: all; the class is drawn again, up to three times, instead of S*
 """

@@ -1,4 +1,4 @@
-"""Ours against Avalanche 0.6 in an environment of its own, and against the machine's limit."""
+"""Compare gradmix with Avalanche 0.6, in a separate environment, and with the machine's limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUNDS = 3  # processes of the peer, each with three experiences
 
 
 def environment() -> Path:
-    """Avalanche's Python; `GRADMIX_AVALANCHE` may name an environment that has it already."""
+    """Return Avalanche's Python; `GRADMIX_AVALANCHE` may name an environment that has Avalanche."""
     folder = Path(os.environ.get("GRADMIX_AVALANCHE", ROOT / ".avalanche"))
     python = folder / "bin" / "python"
     there = any(folder.glob("lib/*/site-packages/avalanche"))
@@ -34,7 +34,7 @@ def environment() -> Path:
 
 
 def peer_epochs(method: str, before: int, data: str) -> Iterator[float]:
-    """Processor seconds of its epochs on the tasks after `before`, one each time it is asked."""
+    """Yield the processor seconds of Avalanche's epochs on the tasks after `before`."""
     command = [environment(), PEER, method, str(before), data]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -55,7 +55,7 @@ def epoch_seconds(steps: Iterator[object]) -> Callable[[], float]:
 
 
 def limit() -> Callable[[], float]:
-    """The matrix products of an epoch and nothing else, on tensors that are there."""
+    """Compute only the matrix products of an epoch, on existing tensors."""
     shapes = [(784, 256), (256, 256), (256, 10)]
     products = []
     for first, (inputs, outputs) in enumerate(shapes):
@@ -76,7 +76,7 @@ def limit() -> Callable[[], float]:
 
 
 def compared(ours: Callable[[int], float], method: str, before: int, data: str, rounds: int) -> str:
-    """Throughput of ours over theirs, an epoch of each in turn, and both by themselves."""
+    """Return our throughput over theirs, and both throughputs; the epochs take turns."""
     ratios, mine, its = [], [], []
     for _ in range(rounds):
         for task, theirs in enumerate(peer_epochs(method, before, data)):
@@ -103,7 +103,7 @@ def er_over_avalanche() -> str:
 
 
 def er_over_limit() -> str:
-    """An epoch of each in turn; beside the median, the fastest tenth: the host at its quietest."""
+    """Compare ER with the limit, epochs in turn: the median and the fastest tenth."""
     tasks = mnist_like()
     ours, minimal = (
         epoch_seconds(steps) for steps in (steps_of(last_task(tasks)), _minimal_steps(tasks))
@@ -121,7 +121,7 @@ def er_over_limit() -> str:
 
 
 def mir_over_avalanche() -> str:
-    """On task 3: on task 2 Avalanche's has no exemplars yet that it would retrieve."""
+    """Compare MIR on task 3, because Avalanche's MIR retrieves nothing on task 2."""
     tasks = mnist_like()
     ours = epoch_seconds(
         steps_of(
@@ -138,7 +138,7 @@ def mir_over_avalanche() -> str:
 
 
 def gss_over_avalanche() -> str:
-    """On task 2, in the epoch in which samples compete, with the choice at its end."""
+    """Compare GSS in the epoch of task 2 in which samples compete, selection included."""
     tasks = mnist_like()[:2]
 
     def ours(task: int) -> float:

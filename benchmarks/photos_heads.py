@@ -1,4 +1,4 @@
-"""Heads on frozen EfficientNet-Lite0 features of photos: accuracy, new classes, forgetting.
+"""Measure heads on frozen EfficientNet-Lite0 features: accuracy, new classes, forgetting.
 
     python -m benchmarks.photos_heads cifar10.zip --sizes 96 128 160 --cache FOLDER
 

@@ -1,11 +1,11 @@
-"""Photos without pretrained weights: a plain CNN replay loop, and the classifier with every mix.
+"""Compare a plain CNN replay loop with the classifier and every mix, without pretrained weights.
 
     python -m benchmarks.photos_scratch cifar10.zip --seeds 20 21 22 23 24
 
 The zip holds photos of 32 pixels in folders train/<class>/ and test/<class>/. Classes arrive two at
-a time, 200 photos each, and 32 exemplars per class are kept. The plain loop is what one writes in
-an afternoon: three convolutions with BatchNorm, SGD, batches of 32 new and 32 replayed photos. It
-takes as many steps as the classifier. Each line is the accuracy on all ten classes at the end.
+a time, 200 photos each, and 32 exemplars per class are stored. The plain loop is a simple baseline:
+three convolutions with BatchNorm, SGD, batches of 32 new and 32 replayed photos. It takes as many
+steps as the classifier. Each line is the accuracy on all ten classes at the end.
 """
 
 from __future__ import annotations

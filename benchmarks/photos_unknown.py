@@ -1,4 +1,4 @@
-"""Recognising photos of classes that were not learned, by the defaults of the classifier.
+"""Measure how well the classifier's defaults recognise photos of classes that were not learned.
 
     python -m benchmarks.photos_unknown cifar10-jpeg.zip tiny-imagenet-part.zip
 

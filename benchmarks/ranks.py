@@ -1,4 +1,4 @@
-"""A step on two ranks of this machine against the same step in one process."""
+"""Compare a step on two ranks of this machine with the same step in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run costs on many devices: computed from constants measured here, and a simulation.
+"""Estimate the cost of a run on many devices, from measured constants and a simulation.
 
     python -m benchmarks.scaling            # prints the tables of docs/scaling.md
     python -m benchmarks.scaling --measure  # measures the constants of this machine first

@@ -1,4 +1,4 @@
-"""How much code a reader meets: lines, files, function lengths, files that one action passes."""
+"""Count lines, files, function lengths, and the files that one action passes."""
 
 from __future__ import annotations
 

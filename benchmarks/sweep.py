@@ -1,4 +1,4 @@
-"""What a second process buys a sweep."""
+"""Compare a sweep in two processes with a sweep in one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RUNS = ["--data", "digits", "--seeds", "0-7", "--epochs", "400"]
 
 
 def two_jobs_over_one() -> str:
-    """Eight equal runs by the command line, from its start to its end."""
+    """Return the wall time of eight equal runs with two jobs over one job, start-up included."""
     one, two = sweep_seconds(1), sweep_seconds(2)
     return (
         "gradmix sweep of 8 runs, --jobs 2 over --jobs 1 (at most 0.6): "

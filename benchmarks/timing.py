@@ -1,4 +1,4 @@
-"""Measurements in turn, so that a busy machine slows both sides alike."""
+"""Measure two functions in turns, so that a busy machine slows both alike."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Of processor time: on one thread that is the time it takes when nobody else is about."""
+    """Return processor seconds; on one thread, this is the wall time on an idle machine."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int = 15) -> str:
-    """Ours over theirs, run in turn, after one of each to warm up."""
+    """Return the ratio of our time to theirs; the functions take turns, after one warm-up each."""
     ours(), theirs()
     ratios = []
     for turn in range(repeats):
@@ -28,9 +28,9 @@ def ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int
 def ratio_of_epochs(
     ours: Iterator[object], theirs: Iterator[object], steps: int, repeats: int = 15
 ) -> str:
-    """An epoch of ours over one of theirs, which yield after every step: a step of each in turn.
+    """Return the ratio of our epoch to theirs; the generators take turns, step by step.
 
-    What slows the machine for longer than a step then slows both.
+    A slow period of the machine that lasts longer than a step then affects both.
     """
     ratios = []
     for _ in range(repeats + 1):
@@ -43,6 +43,6 @@ def ratio_of_epochs(
 
 
 def spread(ratios: list[float]) -> str:
-    """Median and quartiles; of three, the smallest and largest. Of fewer there are none."""
+    """Return median and quartiles; for three values, smallest and largest; for fewer, none."""
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"{middle:.3f} (quartiles {low:.3f} to {high:.3f} of {len(ratios)})"

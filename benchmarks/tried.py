@@ -1,4 +1,4 @@
-"""What was tried to speed up a step on a CPU, against a plain step with the same arithmetic."""
+"""Compare ideas to speed up a step on a CPU with a plain step of the same arithmetic."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def autocast_over_float32() -> str:
 
 
 def compiled_over_eager() -> str:
-    """The first call, which compiles, is not counted."""
+    """Return the time of a compiled step over an eager one; the first call is not counted."""
     parts = []
     for name, number in (("mlp", 20), ("resnet18-tiny", 2)):
         found = ratio(_steps(name, number, compiled=True), _steps(name, number), repeats=7)
@@ -59,7 +59,7 @@ def compiled_over_eager() -> str:
 
 
 def seeds_over_one_by_one() -> str:
-    """Four MLPs as one with batched matrix products, over the four in turn."""
+    """Return the time of four MLPs as one, with batched matrix products, over the four in turn."""
     sizes = [784, 256, 256, 10]
     weights = [(torch.rand(SEEDS, a, b) / a**0.5).requires_grad_() for a, b in pairwise(sizes)]
     biases = [torch.zeros(SEEDS, 1, b, requires_grad=True) for b in sizes[1:]]

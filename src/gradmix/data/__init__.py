@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,19 +11,19 @@ from hashlib import sha256
 
 from gradmix.data.binary import cifar_10, cifar_100, fashion_mnist, mnist, read_idx
 from gradmix.data.datasets import DataSet, digits, from_arrays, from_dataset
-from gradmix.data.domains import split_into_domains
 from gradmix.data.image_folders.read import from_folder
 from gradmix.data.imagenet import imagenet, tiny_imagenet_200
+from gradmix.data.own_tasks import benchmark_from_tasks
 from gradmix.data.stream import StreamedImages
 from gradmix.data.tasks import (
     Benchmark,
-    benchmark_from_tasks,
+    make_benchmark,
     resolve_class_order,
+    split_into_domains,
     split_into_tasks,
 )
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.paths import checked_path
-from gradmix.settings import StreamSettings, task_scenario
 
 __all__ = [
     "DATASETS",
@@ -135,10 +136,9 @@ def load_dataset(name: str, *, skip_unreadable: bool = False) -> DataSet:
 def _folder(name: str) -> tuple[str, int | None]:
     """Return path and size of `folder:PATH` or `folder:PATH@SIZE`."""
     path = name[len(_FOLDER) :]
-    whole, _, size = path.rpartition("@")
-    is_size = whole and size.isascii() and size.isdigit() and len(size) < 10
-    if is_size and not os.path.exists(checked_path(path)):
-        return whole, int(size)
+    sized = re.fullmatch(r"(.+)@([0-9]{1,9})", path, re.DOTALL)
+    if sized and not os.path.exists(checked_path(path)):
+        return sized[1], int(sized[2])
     return path, None
 
 
@@ -175,30 +175,3 @@ def check_dataset_name(name: str) -> None:
             raise InputError(f"data set {name!r} lacks a path; write folder:PATH or folder:PATH@32")
     elif name not in DATASETS:
         raise UnknownNameError("data set", name, [*DATASETS, "folder:PATH"])
-
-
-def make_benchmark(data: DataSet, stream: StreamSettings) -> Benchmark:
-    """Return a data set as the stream of tasks that the settings describe.
-
-    Raises:
-        InputError: The settings do not fit the data set.
-    """
-    scenario = task_scenario(stream.scenario)
-    if scenario == "domain-incremental":
-        return split_into_domains(
-            data,
-            stream.domains,
-            stream.domain_shift,
-            stream.class_order,
-            evaluate_on=stream.evaluate_on,
-            seed=stream.scenario_seed,
-        )
-    increments = stream.increments[0] if len(stream.increments) == 1 else stream.increments
-    return split_into_tasks(
-        data,
-        increments,
-        stream.class_order,
-        evaluate_on=stream.evaluate_on,
-        blur=stream.blur if scenario == "blurry" else 0.0,
-        seed=stream.scenario_seed,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ _ROUNDING = 1e-3  # largest distance of 255 · float from a whole number
 _ROUNDING_OF_HALF = 0.07  # for float16: half of its last digit below 1, times 255
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Return whether a value is an integer of Python or NumPy, and not a boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 

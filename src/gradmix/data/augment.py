@@ -100,9 +100,16 @@ def random_affine(
         torch.stack([cos, (cos * slant - sin) / aspect, right], dim=1),
         torch.stack([sin * aspect, sin * slant + cos, down], dim=1),
     ]
-    grid = F.affine_grid(torch.stack(rows, dim=1), list(x.shape), align_corners=False)
-    moved = F.grid_sample(x.float(), grid, align_corners=False)
-    return moved.round_().to(torch.uint8)
+    return warp(x, torch.stack(rows, dim=1))
+
+
+def warp(x: Tensor, theta: Tensor) -> Tensor:
+    """Return uint8 images (N, C, H, W) whose pixels come from the places of `theta` (N, 2, 3).
+
+    Pixels are interpolated bilinearly, black outside the image.
+    """
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    return F.grid_sample(x.float(), grid, align_corners=False).round_().to(torch.uint8)
 
 
 def random_crop(x: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:

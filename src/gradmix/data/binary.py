@@ -22,7 +22,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from gradmix.data.datasets import DataSet
+from gradmix.data.datasets import DataSet, in_bytes
 from gradmix.data.locate import (
     CIFAR_10,
     CIFAR_100,
@@ -74,7 +74,7 @@ def _from_idx(files: FileSet, class_names: tuple[str, ...], mean: float, std: fl
         )
         for part in ("train", "t10k")
     )
-    return DataSet(files.name, train, test, class_names, mean=(mean * 255,), std=(std * 255,))
+    return DataSet(files.name, train, test, class_names, in_bytes(mean), in_bytes(std))
 
 
 def read_idx(path: str | Path) -> Tensor:
@@ -137,7 +137,7 @@ class CifarLayout:
     test: Mapping[str, int]
     class_names: str  # the file that lists them
     label_classes: tuple[int, ...]  # classes of each label byte; the last byte is used
-    mean: tuple[float, ...]  # of values scaled to 0..1
+    mean: tuple[float, ...]  # per channel, of bytes
     std: tuple[float, ...]
 
     @property
@@ -152,8 +152,8 @@ CIFAR_10_LAYOUT = CifarLayout(
     test={"test_batch.bin": 10_000},
     class_names="batches.meta.txt",
     label_classes=(10,),
-    mean=(0.4914, 0.4822, 0.4465),
-    std=(0.2470, 0.2435, 0.2615),
+    mean=in_bytes(0.4914, 0.4822, 0.4465),
+    std=in_bytes(0.2470, 0.2435, 0.2615),
 )
 
 CIFAR_100_LAYOUT = CifarLayout(
@@ -162,8 +162,8 @@ CIFAR_100_LAYOUT = CifarLayout(
     test={"test.bin": 10_000},
     class_names="fine_label_names.txt",
     label_classes=(20, 100),
-    mean=(0.5071, 0.4867, 0.4408),
-    std=(0.2675, 0.2565, 0.2761),
+    mean=in_bytes(0.5071, 0.4867, 0.4408),
+    std=in_bytes(0.2675, 0.2565, 0.2761),
 )
 
 
@@ -213,8 +213,7 @@ def read_cifar(path: str | Path, layout: CifarLayout) -> DataSet:
         _records(path, {name: content[name] for name in part}, layout)
         for part in (layout.train, layout.test)
     )
-    mean, std = (tuple(value * 255 for value in values) for values in (layout.mean, layout.std))
-    return DataSet(layout.archive.name, train, test, names, mean, std)
+    return DataSet(layout.archive.name, train, test, names, layout.mean, layout.std)
 
 
 def _read_files(path: Path, folder: str, names: Sequence[str]) -> dict[str, bytearray]:

@@ -253,6 +253,11 @@ def check_statistics(mean: Sequence[float], std: Sequence[float], channels: int)
         raise InputError(f"std is {std}; every value must be above zero")
 
 
+def in_bytes(*statistics: float) -> tuple[float, ...]:
+    """Return the mean or standard deviation of values from 0 to 1 for bytes, 0 to 255."""
+    return tuple(value * 255 for value in statistics)
+
+
 def complete_statistics(
     mean: Sequence[float] | None, std: Sequence[float] | None, *parts: Tensor
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -12,15 +12,16 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import torch
-from torch import Tensor
 
-from gradmix.data.datasets import DataSet
-from gradmix.data.image_folders.classes import Listing, list_images
+from gradmix.data.datasets import DataSet, in_bytes
+from gradmix.data.image_folders.classes import list_images
 from gradmix.data.image_folders.read import Form, load_images, make_data_set
 from gradmix.data.image_folders.source import FileSource
 from gradmix.data.locate import DATA_VARIABLE, TINY_IMAGENET, locate_archive, not_found, search_path
 from gradmix.errors import CorruptFileError, InputError
 from gradmix.types import Samples
+
+_ANNOTATIONS = "val_annotations.txt"  # lists the validation images and their classes
 
 
 def imagenet() -> DataSet:
@@ -46,15 +47,16 @@ def imagenet() -> DataSet:
 
 def read_imagenet(folder: Path, *, num_classes: int, size: int = 224) -> DataSet:
     """Return a folder with ImageNet's layout; InputError unless it has `num_classes` classes."""
-    listing = list_images(FileSource(folder), test_folders=("val",))
+    source = FileSource(folder)
+    listing = list_images(source, test_folders=("val",))
     if len(listing.classes) != num_classes:
         raise InputError(
             f"{folder}: has {len(listing.classes)} classes, but ImageNet has {num_classes}; "
             f"to use it as it is, give folder:{folder}@{size} as the data set"
         )
     form = Form((3, size, size), "bilinear")
-    x = load_images(listing, form, stream=True, skip=False, hint="").x
-    mean, std = _in_bytes(0.485, 0.456, 0.406), _in_bytes(0.229, 0.224, 0.225)
+    x, _ = load_images(source, listing.names, form, stream=True)
+    mean, std = in_bytes(0.485, 0.456, 0.406), in_bytes(0.229, 0.224, 0.225)
     return make_data_set("imagenet", listing, x, mean, std)
 
 
@@ -71,20 +73,20 @@ def read_tiny_imagenet(
 
     The name of a class is its first name in words.txt, or its wnid if there is none.
     """
-    path = Path(path)
-    source = FileSource(path) if path.is_dir() else FileSource(path, TINY_IMAGENET.folder)
+    source = FileSource(path)
+    top = "" if source.path.is_dir() else f"{TINY_IMAGENET.folder}/"  # of all names in the zip file
     images: dict[str, list[str]] = {}  # by folder
     for name in source.names():
         if name.endswith(".JPEG"):
             images.setdefault(name.rpartition("/")[0], []).append(name)
-    wnids = [line.strip() for line in _lines(source, "wnids.txt")]
+    wnids = [line.strip() for line in _lines(source, f"{top}wnids.txt")]
     if len(set(wnids)) != num_classes or len(wnids) != num_classes:
         raise CorruptFileError(
-            f"{source.path_of('wnids.txt')}: lists {len(wnids)} classes, {len(set(wnids))} of them "
-            f"different, and should list {num_classes}"
+            f"{source.path_of(f'{top}wnids.txt')}: lists {len(wnids)} classes, {len(set(wnids))} "
+            f"of them different, and should list {num_classes}"
         )
     train: list[str] = []
-    for folder in (f"train/{wnid}/images" for wnid in wnids):
+    for folder in (f"{top}train/{wnid}/images" for wnid in wnids):
         found = images.get(folder, [])
         if len(found) != train_per_class:
             raise CorruptFileError(
@@ -92,21 +94,20 @@ def read_tiny_imagenet(
                 f"{train_per_class}"
             )
         train += found
-    test = _test_labels(source, images.get("val/images", []), wnids, num_test)
-    y = torch.arange(num_classes).repeat_interleave(train_per_class)
+    test = _test_labels(source, f"{top}val/", images.get(f"{top}val/images", []), wnids)
+    if len(test) != num_test:
+        where = source.path_of(f"{top}val/{_ANNOTATIONS}")
+        raise CorruptFileError(f"{where}: lists {len(test)} images and should list {num_test}")
+    x_train, x_test = (load_images(source, part, Form((3, 64, 64)))[0] for part in (train, [*test]))
+    y_train = torch.arange(num_classes).repeat_interleave(train_per_class)
     return DataSet(
         TINY_IMAGENET.name,
-        Samples(_pixels(source, train), y),
-        Samples(_pixels(source, list(test)), torch.tensor(list(test.values()))),
-        _class_names(source, wnids),
-        _in_bytes(0.4802, 0.4480, 0.3975),
-        _in_bytes(0.2770, 0.2691, 0.2821),
+        Samples(x_train, y_train),
+        Samples(x_test, torch.tensor(list(test.values()))),
+        _class_names(source, top, wnids),
+        in_bytes(0.4802, 0.4480, 0.3975),
+        in_bytes(0.2770, 0.2691, 0.2821),
     )
-
-
-def _in_bytes(*statistics: float) -> tuple[float, ...]:
-    """Return statistics of values from 0 to 1 as those of bytes."""
-    return tuple(value * 255 for value in statistics)
 
 
 def _lines(source: FileSource, name: str) -> list[str]:
@@ -118,35 +119,28 @@ def _lines(source: FileSource, name: str) -> list[str]:
 
 
 def _test_labels(
-    source: FileSource, present: Sequence[str], wnids: Sequence[str], count: int
+    source: FileSource, folder: str, present: Sequence[str], wnids: Sequence[str]
 ) -> dict[str, int]:
-    """Return the labels of the validation images, in the order of val_annotations.txt."""
-    where = source.path_of("val/val_annotations.txt")
+    """Return the labels of the validation images, in the order of their list."""
+    where = source.path_of(f"{folder}{_ANNOTATIONS}")
     images = set(present)
     labels: dict[str, int] = {}
-    for number, line in enumerate(_lines(source, "val/val_annotations.txt"), start=1):
+    for number, line in enumerate(_lines(source, f"{folder}{_ANNOTATIONS}"), start=1):
         file, wnid = (*line.split("\t"), "")[:2]
-        name = f"val/images/{file}"
+        name = f"{folder}images/{file}"
         if wnid not in wnids:
             raise CorruptFileError(f"{where}: line {number} has class {wnid!r}, not in wnids.txt")
         if name not in images or name in labels:
             wrong = "listed twice" if name in labels else "missing"
             raise CorruptFileError(f"{source.path_of(name)}: {wrong}, by line {number} of {where}")
         labels[name] = wnids.index(wnid)
-    if len(labels) != count:
-        raise CorruptFileError(f"{where}: lists {len(labels)} images and should list {count}")
     return labels
 
 
-def _class_names(source: FileSource, wnids: Sequence[str]) -> tuple[str, ...]:
+def _class_names(source: FileSource, top: str, wnids: Sequence[str]) -> tuple[str, ...]:
     try:
-        lines = [line.partition("\t") for line in _lines(source, "words.txt")]
+        lines = [line.partition("\t") for line in _lines(source, f"{top}words.txt")]
     except CorruptFileError:
         return tuple(wnids)
     words = {wnid: words.split(",")[0].strip() for wnid, _, words in lines}
     return tuple(words.get(wnid) or wnid for wnid in wnids)
-
-
-def _pixels(source: FileSource, names: Sequence[str]) -> Tensor:
-    listing, form = Listing.unlabelled(source, names), Form((3, 64, 64))
-    return load_images(listing, form, stream=False, skip=False, hint="").x

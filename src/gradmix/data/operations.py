@@ -31,7 +31,7 @@ _Function = Callable[[Tensor, Tensor], Tensor]
 def functions(magnitude: int) -> tuple[_Function, ...]:
     """Return the functions of `OPERATIONS` at a magnitude, in the same order."""
     change = _bin(0.0, 0.9, magnitude)
-    bits = 8 - int((torch.arange(BINS) / ((BINS - 1) / 4)).round()[magnitude])
+    cleared = round(magnitude / ((BINS - 1) / 4))  # lowest bits, 0 to 4
     threshold = math.ceil(_bin(255.0, 0.0, magnitude))
 
     def enhanced(degenerate: Callable[[Tensor], Tensor]) -> _Function:
@@ -49,7 +49,7 @@ def functions(magnitude: int) -> tuple[_Function, ...]:
         enhanced(_grey),
         enhanced(_mean_grey),
         enhanced(_smooth),
-        lambda x, _: x & (256 - 2 ** (8 - bits)),
+        lambda x, _: x & (256 - 2**cleared),
         lambda x, _: x ^ (x >= threshold).to(torch.uint8).neg_(),  # x ^ 255 is 255 − x
         lambda x, _: _autocontrast(x),
         lambda x, _: _equalize(x),

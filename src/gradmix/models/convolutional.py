@@ -10,6 +10,7 @@ ResNet papers and does not say which form it used.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -71,8 +72,8 @@ class PooledNetwork(Network):
     """A network that ends with average pooling over the positions of a feature map, and a head.
 
     Args:
-        shared: The shared part.
-        last: Name and module of the last stage, which is the special part.
+        stages: Modules by name. The last one is the special part.
+        mix_after: The stages after which hidden states can be mixed; see `Part`.
         width: Channels of the last stage.
         outputs: Classes.
     """
@@ -80,10 +81,16 @@ class PooledNetwork(Network):
     draws_randomly = False
     initialises_all = True
 
-    def __init__(self, shared: Part, last: tuple[str, nn.Module], width: int, outputs: int) -> None:
+    def __init__(
+        self, stages: Mapping[str, nn.Module], mix_after: Sequence[int], width: int, outputs: int
+    ) -> None:
+        *shared, last = stages.items()
         pooling = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
-        special = Part(OrderedDict([last, *pooling.items()]))
-        super().__init__(shared, special, nn.Linear(width, outputs))
+        super().__init__(
+            Part(OrderedDict(shared), mix_after=mix_after),
+            Part(OrderedDict([last, *pooling.items()])),
+            nn.Linear(width, outputs),
+        )
 
     def tokens(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """Return the positions of the last feature map, (B, H · W, d)."""
@@ -108,17 +115,14 @@ class ResNet18(PooledNetwork):
         self, outputs: int, *, in_channels: int = 3, width: int = 64, stem: str = "3x3"
     ) -> None:
         check_sizes(outputs=outputs, in_channels=in_channels, width=width)
-        shared = Part(
-            OrderedDict(
-                stem=_stem(stem, in_channels, width),
-                layer1=_layer(width, width, stride=1),
-                layer2=_layer(width, 2 * width, stride=2),
-                layer3=_layer(2 * width, 4 * width, stride=2),
-            ),
-            mix_after=(0, 2, 3),
-        )
-        last = _layer(4 * width, 8 * width, stride=2)
-        super().__init__(shared, ("layer4", last), 8 * width, outputs)
+        stages = {
+            "stem": _stem(stem, in_channels, width),
+            "layer1": _layer(width, width, stride=1),
+            "layer2": _layer(width, 2 * width, stride=2),
+            "layer3": _layer(2 * width, 4 * width, stride=2),
+            "layer4": _layer(4 * width, 8 * width, stride=2),
+        }
+        super().__init__(stages, (0, 2, 3), 8 * width, outputs)
 
 
 def _stem(kind: str, in_channels: int, width: int) -> nn.Sequential:
@@ -154,16 +158,13 @@ class CNN(PooledNetwork):
 
     def __init__(self, outputs: int, *, in_channels: int = 3, width: int = 32) -> None:
         check_sizes(outputs=outputs, in_channels=in_channels, width=width)
-        shared = Part(
-            OrderedDict(
-                stage1=_stage(in_channels, width),
-                stage2=_stage(width, 2 * width),
-                stage3=_stage(2 * width, 4 * width),
-            ),
-            mix_after=(0, 1, 2),
-        )
-        last = _stage(4 * width, 8 * width, pool=False)
-        super().__init__(shared, ("stage4", last), 8 * width, outputs)
+        stages = {
+            "stage1": _stage(in_channels, width),
+            "stage2": _stage(width, 2 * width),
+            "stage3": _stage(2 * width, 4 * width),
+            "stage4": _stage(4 * width, 8 * width, pool=False),
+        }
+        super().__init__(stages, (0, 1, 2), 8 * width, outputs)
 
 
 def _stage(channels_in: int, channels: int, *, pool: bool = True) -> nn.Sequential:

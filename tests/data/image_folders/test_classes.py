@@ -62,7 +62,7 @@ def test_what_is_a_class(
         ("train/a/0 test/1 val/a/2", ["val/a/2.png"]),  # of ImageNet: test has no labels
         ("train/a/0 train/loose test/a/1", ["test/a/1.png"]),
         ("test/a/1 val/a/2", ["test/a/1.png"]),
-        ("test/a/1", ["a/1.png"]),
+        ("test/a/1", ["test/a/1.png"]),
         ("a/0", ["a/0.png"]),
     ],
 )

@@ -16,12 +16,12 @@ A file counts as an image if it has the extension of one; see `is_image_name`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from gradmix.data.image_folders.decode import PhotoSource, is_image_name
+from gradmix.data.image_folders.decode import is_image_name
 from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import InputError
 
@@ -34,31 +34,28 @@ _Images = Mapping[str, Sequence[str]]  # the image names of each class, by its f
 class Listing:
     """The images of a data set: first all training images, then all test images."""
 
-    source: PhotoSource
+    where: str  # the folder of the classes, for messages
     names: list[str]
     labels: list[int]
     num_train: int
     classes: tuple[str, ...]
     skipped: tuple[str, ...] = ()  # a sentence for each reason why files are not used
 
-    @classmethod
-    def unlabelled(cls, source: PhotoSource, names: Sequence[str]) -> Listing:
-        """Return a listing of images without classes."""
-        return cls(source, list(names), [0] * len(names), len(names), ())
-
-    def keep(self, rows: Sequence[int]) -> Listing:
-        """Return the listing with some rows only."""
+    def without(self, unreadable: Collection[int]) -> Listing:
+        """Return the listing without some rows."""
+        rows = [row for row in range(len(self.names)) if row not in unreadable]
         names, labels = [self.names[row] for row in rows], [self.labels[row] for row in rows]
         num_train = sum(row < self.num_train for row in rows)
         return replace(self, names=names, labels=labels, num_train=num_train)
 
 
 class _Folder:
-    """The files and folders below a folder of a source."""
+    """A folder of a source: its path, which ends with a slash, and all entries below it."""
 
     def __init__(self, source: FileSource, entries: Sequence[str], path: str = "") -> None:
         self.source, self.entries, self.path = source, entries, path
         self.folders = sorted({entry.split("/", 1)[0] for entry in entries if "/" in entry})
+        self.where = source.path_of(path)  # for messages
 
     def below(self, folder: str) -> _Folder:
         start = f"{folder}/"
@@ -71,15 +68,27 @@ class _Folder:
         images = ("/" not in entry and _is_image(entry) for entry in self.entries)
         return bool(self.folders) and not any(images)
 
-    def is_split(self, test_folders: Sequence[str]) -> bool:
-        """Whether `train` contains the classes and is not a class itself."""
-        parts = ("train", *test_folders)
-        return "train" in self.folders and any(self.below(part).holds_classes for part in parts)
 
-    def test_part(self, test_folders: Sequence[str]) -> _Folder | None:
-        """Return the first test folder with subfolders, or else the first that exists."""
-        present = [self.below(folder) for folder in test_folders if folder in self.folders]
-        return next((part for part in present if part.folders), present[0] if present else None)
+class _Layout(NamedTuple):
+    """Where the classes of a source are."""
+
+    top: _Folder  # inside folders that only hold one folder
+    train: _Folder | None  # the folder `train`, if it holds classes and is not a class itself
+    test: _Folder | None  # the first test folder with subfolders, or else the first that exists
+
+
+def _layout(source: FileSource, test_folders: Sequence[str] = _TEST_FOLDERS) -> _Layout:
+    top = _Folder(source, source.names())
+    while len(top.folders) == 1 and top.folders != ["train"]:
+        inner = top.below(top.folders[0])
+        if not inner.holds_classes:
+            break
+        top = inner
+    tests = [top.below(folder) for folder in test_folders if folder in top.folders]
+    test = next((part for part in tests if part.folders), tests[0] if tests else None)
+    train = top.below("train")
+    is_split = "train" in top.folders and any(part.holds_classes for part in (train, *tests))
+    return _Layout(top, train if is_split else None, test)
 
 
 def list_images(
@@ -89,43 +98,42 @@ def list_images(
     test_folders: Sequence[str] = _TEST_FOLDERS,
 ) -> Listing:
     """Return the training and test images; InputError describes a layout that does not fit."""
-    top = _inside_wrappers(source)
-    if not top.is_split(test_folders):
+    top, train, test = _layout(source, test_folders)
+    if train is None:
         images, skipped = _class_folders(top)
-        return _listing(top.source, *_held_out(top.source, images, test_fraction), skipped)
-    part = _required_test_part(top, test_folders, "hold out test images")
-    train, skipped = _class_folders(top.below("train"))
-    test, more = _class_folders(part)
-    folder = part.path.rstrip("/")
-    unmatched = sorted(set(train) ^ set(test))
+        return _listing(top.where, *_held_out(top, images, test_fraction), skipped)
+    if test is None:
+        raise _no_test_folder(top, test_folders, "hold out test images")
+    of_train, skipped = _class_folders(train)
+    of_test, more = _class_folders(test)
+    unmatched = sorted(set(of_train) ^ set(of_test))
     if unmatched:
-        present, absent = ("train", folder) if unmatched[0] in train else (folder, "train")
+        folders = ["train", Path(test.path).name]
+        present, absent = folders if unmatched[0] in of_train else reversed(folders)
         raise InputError(
-            f"{top.source.path_of('')}: class {unmatched[0]!r} is in {present} but not in "
-            f"{absent}; both need the same folders"
+            f"{top.where}: class {unmatched[0]!r} is in {present} but not in {absent}; both need "
+            "the same folders"
         )
-    return _listing(top.source, train, test, skipped + more)
+    return _listing(top.where, of_train, of_test, skipped + more)
 
 
 def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -> Listing:
     """Return all images as training images, of one part if the folder has train and test parts."""
-    top = _inside_wrappers(source)
-    chosen, test = top, top.test_part(_TEST_FOLDERS)
-    if top.is_split(_TEST_FOLDERS):
-        chosen = top.below("train")
-        if part == "test":
-            chosen = _required_test_part(top, _TEST_FOLDERS, "measure on the training images")
-    elif part == "test" and test is not None and test.holds_classes:
-        chosen = test
+    top, train, test = _layout(source)
+    chosen = top if train is None else train
+    if part == "test":
+        if train is not None and test is None:
+            raise _no_test_folder(top, _TEST_FOLDERS, "measure on the training images")
+        if test is not None and (train is not None or test.holds_classes):
+            chosen = test
     images, skipped = _class_folders(chosen)
-    return _listing(top.source, images, dict.fromkeys(images, ()), skipped)
+    return _listing(top.where, images, dict.fromkeys(images, ()), skipped)
 
 
 def has_test_classes(source: FileSource) -> bool:
     """Return whether there are folders of training classes and folders of test classes."""
-    top = _inside_wrappers(source)
-    test = top.test_part(_TEST_FOLDERS)
-    return top.is_split(_TEST_FOLDERS) and test is not None and bool(test.folders)
+    _, train, test = _layout(source)
+    return train is not None and test is not None and bool(test.folders)
 
 
 def image_names(source: FileSource) -> list[str]:
@@ -133,30 +141,14 @@ def image_names(source: FileSource) -> list[str]:
     return [entry for entry in source.names() if _is_image(entry)]
 
 
-def _inside_wrappers(source: FileSource) -> _Folder:
-    """Return the folder that holds the classes, inside folders that only hold one folder."""
-    top = _Folder(source, source.names())
-    while len(top.folders) == 1 and top.folders != ["train"]:
-        inner = top.below(top.folders[0])
-        if not inner.holds_classes:
-            break
-        top = _Folder(top.source.within(top.folders[0]), inner.entries)
-    return top
+def _no_test_folder(top: _Folder, test_folders: Sequence[str], purpose: str) -> InputError:
+    return InputError(
+        f"{top.where}: has a folder train but none called {' or '.join(test_folders)}; "
+        f"to {purpose}, give {Path(top.where, 'train')}"
+    )
 
 
-def _required_test_part(top: _Folder, test_folders: Sequence[str], purpose: str) -> _Folder:
-    test = top.test_part(test_folders)
-    if test is None:
-        raise InputError(
-            f"{top.source.path_of('')}: has a folder train but none called "
-            f"{' or '.join(test_folders)}; to {purpose}, give {top.source.path_of('train')}"
-        )
-    return test
-
-
-def _listing(
-    source: FileSource, train: _Images, test: _Images, skipped: tuple[str, ...]
-) -> Listing:
+def _listing(where: str, train: _Images, test: _Images, skipped: tuple[str, ...]) -> Listing:
     classes = tuple(sorted(train))
     names: list[str] = []
     labels: list[int] = []
@@ -164,7 +156,7 @@ def _listing(
         for label, folder in enumerate(classes):
             names += part[folder]
             labels += [label] * len(part[folder])
-    return Listing(source, names, labels, sum(map(len, train.values())), classes, skipped)
+    return Listing(where, names, labels, sum(map(len, train.values())), classes, skipped)
 
 
 def _is_image(entry: str) -> bool:
@@ -182,39 +174,38 @@ def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]
             loose += 1
         elif "/" in entry and not entry.endswith("/"):
             others.append(PurePosixPath(entry).suffix.lower())
-    where = top.source.path_of(top.path)
     if not images:
         raise InputError(
-            f"{where}: has no class folders; put the images of each class into a folder with its "
-            "name"
+            f"{top.where}: has no class folders; put the images of each class into a folder with "
+            "its name"
         )
     empty = [folder for folder, names in images.items() if not names]
     if len(empty) == len(images):
         raise InputError(
-            f"{Path(where, empty[0])}: an empty class folder; it needs image files such as "
+            f"{Path(top.where, empty[0])}: an empty class folder; it needs image files such as "
             ".jpg, .png or .tif"
         )
     skipped = []
     if empty:
         folders = "1 folder" if len(empty) == 1 else f"{len(empty)} folders"
-        skipped.append(f"{where}: skipped {folders} without images: {', '.join(empty)}")
+        skipped.append(f"{top.where}: skipped {folders} without images: {', '.join(empty)}")
     if others:
         kinds = ", ".join(f"{n} {end or 'without any'}" for end, n in Counter(others).most_common())
         files = "1 file" if len(others) == 1 else f"{len(others)} files"
-        skipped.append(f"{where}: skipped {files} without an image extension: {kinds}")
+        skipped.append(f"{top.where}: skipped {files} without an image extension: {kinds}")
     if loose:
         files = "1 image that is" if loose == 1 else f"{loose} images that are"
-        skipped.append(f"{where}: skipped {files} beside the class folders and not in one")
+        skipped.append(f"{top.where}: skipped {files} beside the class folders and not in one")
     return {folder: names for folder, names in images.items() if names}, tuple(skipped)
 
 
-def _held_out(source: FileSource, images: _Images, fraction: float) -> tuple[_Images, _Images]:
+def _held_out(top: _Folder, images: _Images, fraction: float) -> tuple[_Images, _Images]:
     """Return the first images of each class, and the last ones as test images."""
     train, test = {}, {}
     for folder, names in images.items():
         if len(names) < 2:
             raise InputError(
-                f"{source.path_of(folder)}: has 1 image; without a test folder a class needs 2, "
+                f"{Path(top.where, folder)}: has 1 image; without a test folder a class needs 2, "
                 "one of them to hold out"
             )
         cut = len(names) - min(max(1, round(len(names) * fraction)), len(names) - 1)

@@ -15,7 +15,8 @@ which any bytes could be: they are tried only for files with their extension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import PurePosixPath
 from posixpath import splitext
@@ -91,11 +92,8 @@ class ImageFiles:
 
     def decode(self, row: int, into: npt.NDArray[np.uint8]) -> None:
         """Write the pixels of one file to (C, H, W); CorruptFileError names an unusable file."""
-
-        def write(image: Image.Image) -> None:
+        with _open_image(self.source, self.names[row]) as image:
             channels_first(self._shaped(image), into)
-
-        _read_image(self.source, self.names[row], write)
 
     def decode_all(self) -> tuple[Tensor, dict[int, str]]:
         """Return the pixels of all files, zeros for unreadable ones, and why files are unreadable.
@@ -168,12 +166,13 @@ def read_headers(
 ) -> tuple[dict[int, Header], dict[int, str]]:
     """Return the headers of all readable files, and why the others are unreadable, by row."""
 
-    def header(image: Image.Image) -> Header:
-        on_its_side = _orientation(image) > 4
-        width, height = reversed(image.size) if on_its_side else image.size
-        return Header(width, height, is_grey(image.mode))
+    def header(row: int) -> Header:
+        with _open_image(source, names[row]) as image:
+            on_its_side = _orientation(image) > 4
+            width, height = reversed(image.size) if on_its_side else image.size
+            return Header(width, height, is_grey(image.mode))
 
-    return _attempt_all(lambda row: _read_image(source, names[row], header), len(names))
+    return _attempt_all(header, len(names))
 
 
 def is_grey(mode: str) -> bool:
@@ -221,14 +220,16 @@ def channels_first(image: Image.Image, into: npt.NDArray[np.uint8]) -> None:
         plane[...] = np.frombuffer(image.tobytes("raw", band), np.uint8).reshape(plane.shape)
 
 
-def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]) -> _T:
-    """Open an image file and use it; any error of a decoder names the file."""
+@contextmanager
+def _open_image(source: PhotoSource, name: str) -> Iterator[Image.Image]:
+    """Open an image file; any error of a decoder, now or in the block, names the file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with source.open(name) as found:
             if isinstance(found, Image.Image):
-                return use(found)
+                yield found
+                return
             with Image.open(found, formats=_formats_to_try(splitext(name)[1].lower())) as image:
                 limit = Image.MAX_IMAGE_PIXELS  # above it Pillow only warns
                 if limit is not None and image.width * image.height > limit:
@@ -236,7 +237,7 @@ def _read_image(source: PhotoSource, name: str, use: Callable[[Image.Image], _T]
                         f"the image is {image.width}x{image.height}; at most {limit} pixels are "
                         "decoded"
                     )
-                return use(image)
+                yield image
     except UnidentifiedImageError as error:
         raise CorruptFileError(f"{source.path_of(name)}: not an image file") from error
     except Exception as error:  # Pillow's decoders of damaged files raise almost anything

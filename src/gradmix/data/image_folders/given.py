@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from gradmix.data.arrays import one_image
-from gradmix.data.image_folders.classes import Listing, image_names
+from gradmix.data.image_folders.classes import image_names
 from gradmix.data.image_folders.decode import read_headers
 from gradmix.data.image_folders.read import form_for, load_images
 from gradmix.data.image_folders.source import LARGEST_FILE, FileSource, open_file
@@ -70,8 +70,7 @@ def read_photos(
         CorruptFileError: A photo cannot be read; the message names it.
     """
     source = GivenPhotos(items, name)
-    listing, form = Listing.unlabelled(source, source.names), form_for(shape, size, largest)
-    return load_images(listing, form, stream=stream, skip=False, hint="").x
+    return load_images(source, source.names, form_for(shape, size, largest), stream=stream)[0]
 
 
 def photo_sizes(items: Sequence[Any], name: str) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -15,7 +15,13 @@ from torch import Tensor
 from gradmix.data.arrays import is_integer
 from gradmix.data.datasets import DataSet, complete_statistics
 from gradmix.data.image_folders.classes import Listing, find_classes, has_test_classes, list_images
-from gradmix.data.image_folders.decode import RESAMPLING, Header, ImageFiles, read_headers
+from gradmix.data.image_folders.decode import (
+    RESAMPLING,
+    Header,
+    ImageFiles,
+    PhotoSource,
+    read_headers,
+)
 from gradmix.data.image_folders.source import FileSource, is_archive
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, DataWarning, InputError, UnknownNameError
@@ -35,15 +41,7 @@ class Form(NamedTuple):
     resample: str | None = None  # how images are resized; None: all have the size already
 
 
-_ChooseForm = Callable[[Listing, Sequence[Header]], Form]
-
-
-class LoadedImages(NamedTuple):
-    """The readable images of a listing."""
-
-    listing: Listing
-    x: Tensor  # uint8 (N, C, H, W); `StreamedImages` take its place
-    unreadable: list[str]  # a sentence for each image that is skipped
+_ChooseForm = Callable[[Mapping[int, Header]], Form]  # from the headers of readable images, by row
 
 
 class LabelledPhotos(NamedTuple):
@@ -56,51 +54,51 @@ class LabelledPhotos(NamedTuple):
 
 
 def load_images(
-    listing: Listing,
+    source: PhotoSource,
+    names: Sequence[str],
     form: Form | _ChooseForm,
     *,
-    stream: bool | None,
-    skip: bool,
-    hint: str,
-) -> LoadedImages:
-    """Return the images of a listing, decoded or streamed.
+    stream: bool | None = False,
+    skip: bool = False,
+    hint: str = "",
+) -> tuple[Tensor, dict[int, str]]:
+    """Return the readable images of a source, and why the others are skipped, by row of `names`.
+
+    Images are uint8 (N, C, H, W), or `StreamedImages` in place of such a tensor.
 
     Args:
-        listing: The images.
+        source: Where the images are.
+        names: The images.
         form: Their form, or a function that chooses it from the headers of the readable images.
         stream: Leave the images in their files; None: if they do not fit into `IN_MEMORY`.
         skip: Skip images that cannot be read; otherwise, or if none can be read, CorruptFileError
             refuses them. Streamed images are checked before use only if `skip` is true.
         hint: End of the message that refuses images.
     """
-    count = len(listing.names)
-    skipped: list[str] = []
 
-    def readable(unreadable: Mapping[int, str], known: str = "") -> list[int]:
-        """Return the rows of the readable images; note the others, or refuse them."""
-        skipped.extend(unreadable.values())
-        if unreadable and (not skip or len(skipped) == count):
-            known = known if len(skipped) < count else ""
+    def refuse(unreadable: Mapping[int, str], at_least: str = "") -> None:
+        count = len(unreadable)
+        if unreadable and (not skip or count == len(names)):
+            at_least = at_least if count < len(names) else ""
             raise CorruptFileError(
-                f"{skipped[0]} ({known}{len(skipped)} of {count} images cannot be read"
-                f"{'' if skip else hint})"
+                f"{next(iter(unreadable.values()))} ({at_least}{count} of {len(names)} images "
+                f"cannot be read{'' if skip else hint})"
             )
-        return [row for row in range(len(listing.names)) if row not in unreadable]
 
     if not isinstance(form, Form):
-        headers, unreadable = read_headers(listing.source, listing.names)
-        listing = listing.keep(readable(unreadable, "at least "))
-        form = form(listing, list(headers.values()))
-    files = ImageFiles(listing.source, listing.names, *form)
+        headers, unreadable = read_headers(source, names)
+        refuse(unreadable, "at least ")
+        form = form(headers)
+    files = ImageFiles(source, names, *form)
     x = cast(Tensor, StreamedImages(files))  # it offers what callers need of a tensor
     if stream or (stream is None and x.shape.numel() > IN_MEMORY):
         unreadable = files.check_all() if skip else {}
     else:
         x, unreadable = files.decode_all()
+    refuse(unreadable)
     if unreadable:
-        rows = readable(unreadable)
-        listing, x = listing.keep(rows), x[torch.tensor(rows)]
-    return LoadedImages(listing, x, skipped)
+        x = x[torch.tensor([row for row in range(len(names)) if row not in unreadable])]
+    return x, unreadable
 
 
 def read_folder(
@@ -138,18 +136,24 @@ def read_folder(
     """
     source = FileSource(existing_path(path))
     listing = find_classes(source, part)
-    count = len(listing.names)
-    form = form_for(shape, size, largest)
-    listing, x, unreadable = load_images(
-        listing, form, stream=stream or source.in_shards or None, skip=skip is not None, hint=HINT
+    x, unreadable = load_images(
+        source,
+        listing.names,
+        form_for(shape, size, largest),
+        stream=stream or source.in_shards or None,
+        skip=skip is not None,
+        hint=HINT,
     )
     if unreadable and skip is not None:
-        skip(f"skipped {len(unreadable)} of {count} images that cannot be read{_some(unreadable)}")
+        count = f"{len(unreadable)} of {len(listing.names)}"
+        skip(f"skipped {count} images that cannot be read{_some(unreadable)}")
+    listing = listing.without(unreadable)
     return LabelledPhotos(x, listing.labels, listing.classes, listing.skipped)
 
 
-def _some(reasons: Sequence[str]) -> str:
+def _some(unreadable: Mapping[int, str]) -> str:
     """Return the first reasons, each on a line, and the number of others."""
+    reasons = list(unreadable.values())
     more = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
     return ":\n  " + "\n  ".join([*reasons[:_NAMED], *more])
 
@@ -161,9 +165,9 @@ def has_own_test(path: str | os.PathLike[str]) -> bool:
     return readable and has_test_classes(FileSource(found))
 
 
-def channels_of(headers: Collection[Header]) -> int:
+def channels_of(headers: Mapping[int, Header]) -> int:
     """Return 1 if all images are grey, else 3."""
-    return 1 if all(header.grey for header in headers) else 3
+    return 1 if all(header.grey for header in headers.values()) else 3
 
 
 def form_for(shape: tuple[int, ...] | None, size: int | None, largest: int) -> Form | _ChooseForm:
@@ -172,8 +176,8 @@ def form_for(shape: tuple[int, ...] | None, size: int | None, largest: int) -> F
         channels, height, width = shape
         return Form((channels, height, width), "bilinear")
 
-    def choose(_: Listing, headers: Sequence[Header]) -> Form:
-        channels, sizes = channels_of(headers), {header[:2] for header in headers}
+    def choose(headers: Mapping[int, Header]) -> Form:
+        channels, sizes = channels_of(headers), {header[:2] for header in headers.values()}
         width, height = next(iter(sizes))
         if size is None and len(sizes) == 1 and max(width, height) <= largest:
             return Form((channels, height, width))
@@ -253,34 +257,37 @@ def from_folder(
     stream = True if stream is None and source.in_shards else stream
     listing = list_images(source, test_fraction=test_fraction)
 
-    def choose(listing: Listing, headers: Sequence[Header]) -> Form:
+    def choose(headers: Mapping[int, Header]) -> Form:
         depth = channels or channels_of(headers)
         if size is not None:
             return Form((depth, size, size), resample)
-        for name, header in zip(listing.names, headers, strict=True):
-            if header[:2] != headers[0][:2]:
+        first = next(iter(headers))
+        width, height, _ = headers[first]
+        for row, header in headers.items():
+            if header[:2] != (width, height):
                 one, other = (
-                    f"{listing.source.path_of(file)} is {about.width}x{about.height}"
-                    for file, about in ((listing.names[0], headers[0]), (name, header))
+                    f"{source.path_of(listing.names[k])} is {headers[k].width}x{headers[k].height}"
+                    for k in (first, row)
                 )
                 raise InputError(f"{one} and {other}; give a size to which all images are resized")
-        return Form((depth, headers[0].height, headers[0].width))
+        return Form((depth, height, width))
 
     form = choose if size is None or channels is None else Form((channels, size, size), resample)
     hint = (
         "; repair or remove them, or skip them: --skip-unreadable yes for runs, "
         "from_folder(…, corrupt='skip') in Python"
     )
-    listing, x, unreadable = load_images(
-        listing, form, stream=stream, skip=corrupt == "skip", hint=hint
+    x, unreadable = load_images(
+        source, listing.names, form, stream=stream, skip=corrupt == "skip", hint=hint
     )
+    listing = listing.without(unreadable)
     cut = listing.num_train
     for part, labels in (("training", listing.labels[:cut]), ("test", listing.labels[cut:])):
         lost = sorted(set(range(len(listing.classes))) - set(labels))
         if lost:
             raise InputError(
-                f"{listing.source.path_of('')}: no {part} image of class "
-                f"{listing.classes[lost[0]]!r} can be read"
+                f"{listing.where}: no {part} image of class {listing.classes[lost[0]]!r} can be "
+                "read"
             )
     whole_path = source.path.resolve()
     own_name = whole_path.name if whole_path.is_dir() else whole_path.stem
@@ -289,7 +296,7 @@ def from_folder(
     warned = [f"{many}{_some(unreadable)}"] if unreadable else []
     for text in (*warned, *listing.skipped):
         warnings.warn(text, DataWarning, stacklevel=2)
-    return replace(data, skipped=(*unreadable, *listing.skipped))
+    return replace(data, skipped=(*unreadable.values(), *listing.skipped))
 
 
 def make_data_set(

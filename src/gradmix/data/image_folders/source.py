@@ -42,23 +42,17 @@ _JSON_LABELS = ("label", "class", "cls")
 class FileSource:
     """The files below a folder, in a zip file or in shards, by name.
 
-    Names are relative to the folder `root` inside and contain forward slashes. Hidden files and
-    the files of file managers, such as Thumbs.db, do not count. A zip file is read as a stream,
-    and shards in place; nothing is written to disk.
+    Names contain forward slashes. Hidden files and the files of file managers, such as Thumbs.db,
+    do not count. A zip file is read as a stream, and shards in place; nothing is written to disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str], root: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._root = f"{root}/" if root else ""
         shards = find_shards(self.path)
         self.in_shards = bool(shards)
         self._members = _members_by_name(shards)
         self._is_zip = not shards and self.path.is_file()
         self._zip: tuple[int, zipfile.ZipFile] | None = None  # process id, open file
-
-    def within(self, folder: str) -> FileSource:
-        """Return the files of a folder of this source."""
-        return FileSource(self.path, f"{self._root}{folder}")
 
     def names(self) -> list[str]:
         """Return the sorted names of all files, and of all folders with a slash at the end."""
@@ -69,19 +63,17 @@ class FileSource:
     def open(self, name: str) -> IO[bytes]:
         """Open a file for reading; CorruptFileError for anything but a regular file."""
         if self.in_shards:
-            shard, member = self._members[f"{self._root}{name}"]
-            if member.size > LARGEST_FILE:
-                raise _too_large(self.path_of(name), member.size)
+            shard, member = self._members[name]
+            _check_size(self.path / name, member.size)
             content = _open_shard(shard).read(member.offset, member.size)
             if len(content) != member.size:
-                raise CorruptFileError(f"{shard.path}: the file ends within {self._root}{name}")
+                raise CorruptFileError(f"{shard.path}: the file ends within {name}")
             return io.BytesIO(content)
         if self._is_zip:
-            found = self._open_zip().getinfo(f"{self._root}{name}")
-            if found.file_size > LARGEST_FILE:
-                raise _too_large(self.path_of(name), found.file_size)
+            found = self._open_zip().getinfo(name)
+            _check_size(self.path / name, found.file_size)
             return self._open_zip().open(found)
-        return open_file(self.path / self._root / name)
+        return open_file(self.path / name)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
@@ -90,23 +82,21 @@ class FileSource:
 
     def path_of(self, name: str) -> str:
         """Return the path of a file for a message."""
-        return str(self.path / self._root / name)
+        return str(self.path / name)
 
     def _archived_entries(self) -> Iterable[str]:
         names = self._members if self.in_shards else self._open_zip().namelist()
-        inside = [name[len(self._root) :] for name in names if name.startswith(self._root)]
-        folders = {f"{parent}/" for entry in inside for parent in PurePosixPath(entry).parents}
-        return {*inside, *folders} - {"./"}
+        folders = {f"{parent}/" for name in names for parent in PurePosixPath(name).parents}
+        return {*names, *folders} - {"./"}
 
     def _folder_entries(self) -> Iterator[str]:
-        top = self.path / self._root
-        for folder, folders, files in os.walk(top, onerror=_refuse_folder, followlinks=True):
+        for folder, folders, files in os.walk(self.path, onerror=_refuse_folder, followlinks=True):
             folders[:] = [
                 name
                 for name in folders
                 if not name.startswith(".") and not _leads_back(folder, name)
             ]
-            above = Path(folder).relative_to(top).as_posix()
+            above = Path(folder).relative_to(self.path).as_posix()
             prefix = "" if above == "." else f"{above}/"
             yield from (f"{prefix}{name}/" for name in folders)
             yield from (f"{prefix}{name}" for name in files)
@@ -129,14 +119,15 @@ def open_file(path: Path) -> IO[bytes]:
     """Open a file for reading; CorruptFileError for anything but a regular file."""
     if not path.is_file():  # opening a pipe would wait forever
         raise CorruptFileError(f"{path}: not a file (a broken link, a pipe or a device)")
-    size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise _too_large(str(path), size)
+    _check_size(path, path.stat().st_size)
     return path.open("rb")
 
 
-def _too_large(where: str, size: int) -> CorruptFileError:
-    return CorruptFileError(f"{where}: the file has {size} bytes; at most {LARGEST_FILE} are read")
+def _check_size(path: Path, size: int) -> None:
+    if size > LARGEST_FILE:
+        raise CorruptFileError(
+            f"{path}: the file has {size} bytes; at most {LARGEST_FILE} are read"
+        )
 
 
 def _refuse_folder(error: OSError) -> None:
@@ -189,13 +180,10 @@ def find_shards(path: Path) -> dict[Path, str]:
     """
     if path.is_file():
         return {path: ""} if path.suffix.lower() == _SHARD else {}
-    found = _shards_in(path)
-    if found:
-        return dict.fromkeys(found, "")
-    folders = [entry for entry in _visible(path) if entry.is_dir()]
-    if not folders or not all(folder.name in _PARTS for folder in folders):
-        return {}
-    parts = {folder.name: _shards_in(Path(folder.path)) for folder in folders}
+    folders = {entry.name: Path(entry.path) for entry in _visible(path) if entry.is_dir()}
+    if not folders:
+        return dict.fromkeys(_shards_in(path), "")
+    parts = {name: _shards_in(folder) if name in _PARTS else [] for name, folder in folders.items()}
     if not all(parts.values()):
         return {}
     return {shard: f"{part}/" for part, shards in parts.items() for shard in shards}
@@ -246,7 +234,7 @@ class _OpenShard:
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset`, fewer at the end of the file."""
         if sys.platform == "win32":  # it has no pread, and an open file could not be deleted
-            with open(self._path, "rb", buffering=0) as file:
+            with open(self._path, "rb") as file:
                 return _read_at(file, offset, size)
         content = os.pread(self._descriptor, size, offset)
         while len(content) < size and (
@@ -301,11 +289,7 @@ def _members(file: IO[bytes]) -> Iterator[Member]:
 def _read_at(file: IO[bytes], offset: int, size: int) -> bytes:
     """Return `size` bytes from `offset`, fewer at the end of the file."""
     file.seek(offset)
-    parts = []
-    while size > 0 and (part := file.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    return file.read(size)
 
 
 def _labels(file: IO[bytes], members: list[Member]) -> Iterator[tuple[str, str]]:
