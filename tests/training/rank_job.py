@@ -35,7 +35,6 @@ from gradmix.training.online import OnlineTraining
 from gradmix.types import Samples
 
 SIDE = 6
-checkpoint.EVERY_SECONDS, checkpoint.SHARE = 0.0, math.inf  # save at once
 
 
 def blobs(sizes=((23, 22), (17, 18))):
@@ -190,6 +189,7 @@ def run_rank(rank, size, folder):
 def move_rank(rank, size, folder, stop_at, name="moved"):
     """Continue the training in a checkpoint on some ranks, until a task and step."""
     connect(rank, size, f"{folder}/store-{name}-{size}")
+    checkpoint.EVERY_SECONDS, checkpoint.SHARE = 0.0, math.inf  # in this process: save at once
     ranks = Ranks(rank, size, shard_weights=size > 1 and name == "sharded")
     case = {"method": "er", "mix": "gradmix+", "epochs": 3}
     result = train(case, ranks, Path(folder, f"{name}.checkpoint"), stop_at)

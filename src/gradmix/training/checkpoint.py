@@ -163,8 +163,7 @@ class Checkpoint:
         ranks = self._training.method.ranks
         if ranks.first:
             remove_leftovers(self.path)
-        if not ranks.alone:
-            ranks.barrier()  # rank 0 holds the lock now
+        ranks.barrier()  # rank 0 holds the lock now
         if not self.path.exists():
             return False
         self._refuse_other_files()

@@ -118,7 +118,7 @@ def check_resumed(training: Training, resumed: bool) -> None:
 
 
 def _digest(tree: Any) -> int:
-    """Return a number below 2**63 that depends on every value of a tree."""
+    """Return a number below 2**63 that depends on every value of a tree, except split weights."""
     digest = xxhash.xxh3_64()
 
     def add(part: Any) -> None:

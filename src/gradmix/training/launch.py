@@ -130,9 +130,13 @@ def _connected(
         with torch_threads(torch.get_num_threads()):  # Fabric changes them
             fabric = connect() if others is None else others.watched_during(connect)
             try:
-                rank, size = fabric.global_rank, fabric.world_size
-                how = (wanted.sync_batchnorm, wanted.shard_weights)
-                ranks = Ranks(rank, size, fabric.device, *how)
+                ranks = Ranks(
+                    fabric.global_rank,
+                    fabric.world_size,
+                    fabric.device,
+                    wanted.sync_batchnorm,
+                    wanted.shard_weights,
+                )
                 yield Job(fabric, ranks)
                 ranks.barrier()
             finally:

@@ -278,8 +278,7 @@ class Training:
                 for task in self._tasks
             ]
             result.correct[name], result.task_aware[name] = torch.stack(counts, dim=1)
-        if not ranks.alone:
-            ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
+        ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
         self.seconds.evaluate += perf_counter() - started
         return result
 

@@ -43,11 +43,9 @@ def count_correct_of_task(
         ranks: The processes that count together; each counts its own rows.
     """
     classes, own = samples.y.unique(), samples.y[ranks.rows(len(samples.y))]
-    if not ranks.alone:
-        rows = ranks.equal_rows(len(samples.y))
-        samples = Samples(samples.x[rows], samples.y[rows])
+    parts = (part[ranks.equal_rows(len(part))].split(EVALUATION_BATCH) for part in samples)
     right = []
-    for x, y in zip(*(part.split(EVALUATION_BATCH) for part in samples), strict=True):
+    for x, y in zip(*parts, strict=True):
         scores = predict(normalise(x))
         right.append(torch.stack([scores.argmax(dim=1) == y, _argmax_among(scores, classes) == y]))
     counted = torch.cat(right, dim=1)[:, : len(own)]
