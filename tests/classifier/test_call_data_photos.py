@@ -7,7 +7,8 @@ from PIL import Image
 
 from gradmix import IncrementalClassifier
 from gradmix.classifier import setup
-from gradmix.classifier.call_data import Reader, Watch
+from gradmix.classifier.call_data import Reader
+from gradmix.classifier.report import Observer
 from gradmix.classifier.setup import DEFAULT, default_backbone, published_backbone
 from gradmix.data.image_folders.decode import ImageFiles
 from gradmix.data.stream import StreamedImages
@@ -127,8 +128,7 @@ def test_embeddings_are_the_samples(classifier, photos):
 
 def test_progress_counts_the_photos(photos):
     classifier, seen = IncrementalClassifier(image_size=SIZE, random_state=0), []
-    watch = Watch(on_photo=lambda done, total: seen.append((done, total)))
-    reader = Reader(classifier, classifier._params(), None, watch)
+    reader = Reader(classifier, classifier._params(), None, Observer(callback=seen.append))
     reader.read_call(*photos("red", "green", each=20))
     assert seen == [(32, 40), (40, 40)]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.call_data import Watch
+from gradmix.classifier.report import Observer
 from gradmix.training import checkpoint as checkpoints
 from gradmix.training.loop import Training
 
@@ -43,7 +43,10 @@ def test_faults_at_random_events(tmp_path, monkeypatch, method, early, digest, q
 
     def whole(checkpoint=None):
         classifier = IncrementalClassifier.load(start)
-        classifier._learn(methodcaller("read_call", *second), Watch(checkpoint, said.append))
+        observer = Observer(say=said.append)
+        classifier._learn(
+            methodcaller("read_call", *second), observer, checkpoint and str(checkpoint)
+        )
         return classifier
 
     expected = digest(whole(tmp_path / "undisturbed"))

@@ -62,7 +62,7 @@ def test_the_report_says_what_happened(learned):
     text = str(report)
     assert "2 new classes (8, 9), more of 7" in text
     assert "class pairs avoided" in text
-    assert "forgotten on average" in text
+    assert "accuracy lost on earlier classes" in text
     first = learned.history_[0]
     assert first.avoided_share is None  # nothing to protect yet
     assert first.forgotten is None

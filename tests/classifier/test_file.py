@@ -56,6 +56,15 @@ def test_predicting_loads_nothing_that_only_training_needs(saved):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_parameters_that_an_earlier_file_lacks_have_their_defaults(saved, tmp_path):
+    def change(state):
+        for name in ("tau", "keep_images", "schedule"):
+            del state["params"][name]
+
+    again = load(forge(saved, tmp_path / "f", change))
+    assert (again.tau, again.keep_images, again.schedule) == (None, True, "steps")
+
+
 def test_saving_again_gives_the_same_file(classifier, saved, tmp_path):
     load(saved).save(tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == saved.read_bytes()
@@ -370,7 +379,6 @@ FORGED = {
     "samples of NaN": apply(lambda x: x * float("nan"), *MEMORY, "x"),
     "foreign extras": put(*MEMORY, "extras", value={"logits": torch.ones(8, 3)}),
     "a parameter of its own": put("params", "code", value=1),
-    "a parameter less": drop("params", "tau"),
     "epochs beyond numbers": put("params", "epochs", value=10**400),
     "a legion of threads": put("params", "threads", value=10**5),
     "a budget beyond numbers": put("params", "exemplars_per_class", value=10**30),

@@ -73,7 +73,7 @@ def test_learning_shows_accuracy_before_and_after(tmp_path, gradmix):
     assert "new" in text
     text = gradmix("learn", two, "--model", path, "--epochs", 20)
     assert "learned blue; more of red" in text
-    assert "forgotten on average" in text
+    assert "accuracy lost on earlier classes" in text
     assert "mean" in text
     classifier = IncrementalClassifier.load(path)
     assert classifier.classes_.tolist() == ["blue", "green", "red"]
@@ -245,7 +245,7 @@ def test_inspect(model, tmp_path, gradmix):
     text = gradmix("inspect", model, "-o", tmp_path / "sheet.png")
     for words in (
         "mlp-small",
-        "er, auto",
+        "method er, mix auto",
         "held out",
         "accuracy after",
         f"{model.stat().st_size:,}",
@@ -432,7 +432,7 @@ def test_progress_without_a_terminal_is_lines(tmp_path, said, gradmix, monkeypat
     gradmix("learn", given, "--model", tmp_path / "m", *QUICK, "--epochs", 1)
     lines = said()
     assert "train epoch 1/1: loss" in lines
-    assert "learned; 16 exemplars in memory" in lines
+    assert "training finished; 16 exemplars in memory" in lines
 
 
 def test_weights_and_layers_of_a_backbone(tmp_path, gradmix):

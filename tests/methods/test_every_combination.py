@@ -8,6 +8,7 @@ import torch
 
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
+from gradmix.methods.er import ExtendsNetwork
 from gradmix.mixing import parse_recipe
 from gradmix.training.loop import EpochDone, StepDone, TaskDone
 
@@ -30,7 +31,7 @@ TRAINED = [name for name, info in METHODS.items() if info.build.trains]
 EXCEPTIONS = {name: REFUSED for name in TRAINED if not METHODS[name].build.replays}
 ROWS = {"a-gem": 8, "bic": 12}  # mixed in a step of the second task, where not all of B1 ∪ B2
 UNMIXED_STAGES = ("compression", "classifier", "adaptation")  # foster, der-expandable, drc
-GROWING = [name for name in TRAINED if not METHODS[name].build.extends_network]
+GROWING = [name for name in TRAINED if not issubclass(METHODS[name].build, ExtendsNetwork)]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from torch import nn
 
 from gradmix.closed_form import Ridge
 from gradmix.methods import METHODS
+from gradmix.methods.er import ExtendsNetwork
 from gradmix.models.finetune import fine_tune
 from gradmix.models.pretrained import from_module
 from gradmix.training.loop import StepDone
@@ -16,7 +17,7 @@ SIZES = ((8, 8), (8, 8))
 FINE_TUNED = [
     name
     for name, info in METHODS.items()
-    if info.build.trains and not info.build.extends_network  # which need a Network
+    if info.build.trains and not issubclass(info.build, ExtendsNetwork)  # which need a Network
 ]
 
 

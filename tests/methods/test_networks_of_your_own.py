@@ -8,10 +8,13 @@ from torch import nn
 
 from gradmix.errors import InputError
 from gradmix.methods import METHODS, find_method
+from gradmix.methods.er import ExtendsNetwork
 from gradmix.models import adapt
 from gradmix.training.loop import TaskDone
 
-CHANGE_THE_NETWORK = [name for name, info in METHODS.items() if info.build.extends_network]
+CHANGE_THE_NETWORK = [
+    name for name, info in METHODS.items() if issubclass(info.build, ExtendsNetwork)
+]
 FORGET = ("finetune", "lwf", "ewc", "a-gem")
 OTHERS = [
     name for name, info in METHODS.items() if info.build.trains and name not in CHANGE_THE_NETWORK

@@ -10,7 +10,11 @@ from gradmix.methods import METHODS
 from gradmix.runs.config import config_for
 
 RULES = ["random", "herding", "kmeans", "kmeans-inputs"]
-CHOOSING = [name for name, info in METHODS.items() if info.build.selection is not None]
+CHOOSING = [
+    name
+    for name, info in METHODS.items()
+    if info.build.replays and info.build.selection is not None
+]
 FIXED = [name for name in METHODS if name not in CHOOSING]
 
 

@@ -36,7 +36,7 @@ def main_er(find):
 
 
 def fill_one(name, data, seeds, find, scale="full"):
-    (filled,) = fill_tables(find_reproduction(name), data, seeds, find, scale)
+    (filled,) = fill_tables(find_reproduction(name, scale), data, seeds, find)
     return filled
 
 
@@ -159,7 +159,7 @@ def test_a_page_has_tables_and_pictures(tmp_path):
 
 
 def test_a_small_scale_is_said_everywhere(tmp_path, main_er):
-    page, _ = write_page(find_reproduction("main-er"), [main_er("small")], tmp_path, "small")
+    page, _ = write_page(find_reproduction("main-er", "small"), [main_er("small")], tmp_path)
     text = page.read_text(encoding="utf-8")
     assert page.name == "main-er-small.md"
     assert text.startswith("# main-er (small scale)")

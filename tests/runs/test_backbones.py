@@ -185,7 +185,7 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 
 def test_rows_are_no_photos(config):
     with pytest.raises(InputError, match=r"takes photos; the samples have shape \(5,\)"):
-        fine_tuned_network(config(finetune="all"), (5,), 2)
+        fine_tuned_network(config(finetune="all"), (5,), 2, torch.Generator())
 
 
 def test_a_missing_file_is_named(folder):

@@ -30,7 +30,7 @@ def quick(**changes):
 def test_the_accuracy_matrix_is_by_task(scenario):
     config = quick(**scenario)
     training = prepare(config, load_benchmark(config))
-    record = RunRecord(training)
+    record = RunRecord(training, config)
     record.begin(training.evaluate())
     for event in training.events():
         record.note(event)

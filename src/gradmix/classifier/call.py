@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -19,16 +18,23 @@ from gradmix.classifier.call_data import (
     EarlyStopping,
     Reader,
     StoppingState,
-    Watch,
     draw_by_weight,
     held_out_before,
     keep_pictures,
     offer,
 )
 from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
-from gradmix.classifier.report import Accuracy, Count, Report, few_samples, means, plural
+from gradmix.classifier.report import (
+    Accuracy,
+    Count,
+    MeasuredOn,
+    Report,
+    few_samples,
+    means,
+    plural,
+)
 from gradmix.classifier.setup import Setup, budget, first_setup, is_fine_tuned
-from gradmix.classifier.state import Learned, Pictures, copy_of, digest, load_method, new_holdout
+from gradmix.classifier.state import Learned, Pictures, copy_of, digest, load_method
 from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
@@ -57,11 +63,11 @@ KEPT_PAIRS = 50  # avoided pairs in a report
 
 def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learned:
     """Return the knowledge after a call; the knowledge before it, the reader's, does not change."""
-    before, watch = reader.before, reader.watch
+    before, device = reader.before, job.fabric.device
     labels = (before.labels if before else Labels()).add(data.y, data.announced)
+    known = len(labels.known)
     if before is None:
-        seed = _seed(random_state, watch, job.ranks)
-        device = job.fabric.device
+        seed = _seed(random_state, reader)
         setup = first_setup(reader.params, seed, data.x, data.layout, data.backbone, device)
     else:
         setup = before.setup.with_params(reader.params)
@@ -72,37 +78,29 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
                 "learn more without forgetting; load a file that contains them "
                 "(include_exemplars=True), or call fit to start again"
             )
-    known, size = len(labels.known), setup.params["head_size"]
-    if size is not None and known > size:
-        raise InputError(
-            f"head_size is {size}, and there would be {known} classes; start again with a larger "
-            "head_size, or with None"
-        )
     counts = labels.encode(data.y).bincount(minlength=known)
     if before is not None:
         counts[: len(before.counts)] += torch.tensor(before.counts)
     with torch_threads(setup.params["threads"]):
-        call = Call(before, setup, labels, data, job)
+        call = Call(reader, setup, labels, data, job)
         remarks = [*_remarks(data, labels, counts.tolist()), *call.remarks]
         for text in remarks if job.ranks.first else ():
             warnings.warn(text, DataWarning, stacklevel=6)  # the line that calls the classifier
-        identity = None if watch.checkpoint is None else call.identity()
-        call.train(watch, identity)
+        finished = call.train()
         pictures = call.keep_exemplars()
         report = call.report(remarks)
     past = before.history if before else ()
     oldest = report.call - DETAILED_CALLS
     history = (*(entry if entry.call > oldest else entry.shortened() for entry in past), report)
-    finished = "" if identity is None else digest(identity)
     seen = tuple(counts.tolist())
     return Learned(setup, labels, call.method, call.holdout, seen, history, finished, pictures)
 
 
-def _seed(random_state: Any, watch: Watch, ranks: Ranks) -> int:
+def _seed(random_state: Any, reader: Reader) -> int:
     """Return the seed of a first call; a call that resumes, and all ranks, use one drawn before."""
-    drawn = None
-    if random_state is None and watch.checkpoint is not None:
-        drawn = seed_on_file(watch.checkpoint)
+    drawn, ranks = None, reader.ranks
+    if random_state is None and reader.checkpoint is not None:
+        drawn = seed_on_file(reader.checkpoint)
     seed = read_seed(random_state) if drawn is None else drawn
     return seed if ranks.alone else ranks.from_first(seed % 2**63)
 
@@ -150,25 +148,32 @@ class Call:
     """One call: its method, its data, its training and what it has measured so far."""
 
     def __init__(
-        self, before: Learned | None, setup: Setup, labels: Labels, data: CallData, job: Job
+        self, reader: Reader, setup: Setup, labels: Labels, data: CallData, job: Job
     ) -> None:
-        fabric = job.fabric
-        self.before, self.setup, self.labels, self.data = before, setup, labels, data
+        fabric, before = job.fabric, reader.before
+        self.reader, self.before = reader, before
+        self.setup, self.labels, self.data = setup, labels, data
         self.known_before = len(before.labels.known) if before else 0
+        known, outputs = len(labels.known), setup.outputs(len(labels.known))
         self.record = CallRecord()
         self.remarks: list[str] = []
         self.method = self._build(fabric.device, job.ranks)
+        if setup.layout.images and self.method.replays and not setup.params["keep_images"]:
+            raise InputError(
+                f"keep_images is False, and {setup.method} replays images; use a pretrained "
+                "backbone, whose embeddings it can replay, or omit keep_images"
+            )
         samples = Samples(data.x.to(fabric.device), labels.encode(data.y).to(fabric.device))
         if before is None and not isinstance(setup.model, str) and not is_fine_tuned(setup.params):
             check_takes(self.method, samples.x)
         self.classes = tuple(samples.y.unique().tolist())
-        self.holdout = new_holdout(setup.params)
+        self.holdout = setup.new_holdout()
         self.stopping: EarlyStopping | None = None
         train = self._samples_to_train(samples)
         self.measured_on, self.test = self._evaluation(fabric.device)
         task = Task(1, self.classes, train, self.test)
-        known, size = len(labels.known), setup.outputs(len(labels.known))
-        names, order = (*map(str, labels.known), *[""] * (size - known)), tuple(range(size))
+        names = (*map(str, labels.known), *[""] * (outputs - known))
+        order = tuple(range(outputs))
         benchmark = Benchmark("classifier", (task,), names, order, setup.mean, setup.std)
         transforms = [TRANSFORMS[name] for name in setup.transforms()]
         self.training = Training(benchmark, self.method, fabric, transforms)
@@ -184,7 +189,7 @@ class Call:
             past["method"]["networks"] = copy_of(past["method"]["networks"])  # they are trained
             room = method.memory.exemplars_per_class, method.memory.total
             method.memory.set_budget(*budget(setup.params, self.known_before))
-            load_method(method, past, device)
+            load_method(method, past)
             method.memory.set_budget(*room)
         return method
 
@@ -192,7 +197,7 @@ class Call:
         """Return the samples to train on; the others are for measuring and early stopping."""
         params, streams = self.setup.params, self.method.streams
         rows: Any = slice(None)
-        if params["holdout_per_class"]:
+        if self.setup.held_out:
             if self.before is not None:
                 self.holdout.load_state_dict(self.before.holdout.state_dict())
             priority = random_priority(len(samples.y), streams.device("holdout"))
@@ -200,6 +205,9 @@ class Call:
             rows = offer(self.holdout, samples, priority, repeated).nonzero().flatten()
         train = _rows(samples, rows)
         if params["early_stopping"]:
+            if not self.method.trains:
+                name = self.setup.method
+                raise InputError(f"early_stopping is True, but {name} has no epochs; omit it")
             self.stopping = EarlyStopping(self.method, train, params)
             self.record.stopping = self.stopping.state
             rows = torch.arange(len(samples.y), device=samples.y.device)[rows][self.stopping.left]
@@ -225,7 +233,7 @@ class Call:
             )
         return found
 
-    def _evaluation(self, device: torch.device) -> tuple[str | None, Samples]:
+    def _evaluation(self, device: torch.device) -> tuple[MeasuredOn | None, Samples]:
         """Return what accuracy is measured on: its name, and the samples."""
         if self.data.evaluation is not None:
             x, y = self.data.evaluation
@@ -238,7 +246,7 @@ class Call:
 
     # --- training ---------------------------------------------------------------------------
 
-    def identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """Return what identifies this call: past, parameters and data."""
         other = ("model", "threads", "verbose")  # they do not identify a call
         params = {k: v for k, v in self.setup.params.items() if k not in other}
@@ -249,18 +257,23 @@ class Call:
             "data": self.data.digest(),
         }
 
-    def train(self, watch: Watch, identity: Mapping[str, Any] | None) -> None:
-        """Train all steps; resume from the checkpoint if there is one."""
-        kept = None
-        if watch.checkpoint is not None and identity is not None:
+    def train(self) -> str:
+        """Train all steps, from the checkpoint on if there is one; return `Learned.finished`."""
+        kept, finished, observer = None, "", self.reader.observer
+        if self.reader.checkpoint is not None:
+            identity = self._identity()
+            finished = digest(identity)
             calls = len(self.before.history) + 1 if self.before else 1
-            largest = max(self.training.benchmark.num_classes + 1, calls)
             kept = Checkpoint(
-                watch.checkpoint, self.training, self, identity, say=watch.say, largest=largest
+                self.reader.checkpoint,
+                self.training,
+                self,
+                identity,
+                say=observer.say,
+                largest=max(self.training.benchmark.num_classes + 1, calls),
             )
         resumed = kept is not None and kept.resume()
-        if not self.training.method.ranks.alone:
-            check_resumed(self.training, resumed)
+        check_resumed(self.training, resumed)
         if not resumed:
             self.record.correct_before = self._measure_before()
             if kept is not None:
@@ -269,13 +282,13 @@ class Call:
             self._note(event)
             if kept is not None:
                 kept.note(event)
-            if watch.on_event is not None:
-                watch.on_event(self.training, event)
+            observer.on_event(self.training, event)
         if isinstance(self.method, ClosedForm):
             self.method.sample_weights = None
         for network in self.method.networks().values():
             network.eval()
         self.method.ranks = ALONE  # predictions need one process
+        return finished
 
     def _measure_before(self) -> Tensor | None:
         """Return the correct predictions before the call, by class."""

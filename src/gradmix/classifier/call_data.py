@@ -7,9 +7,8 @@ that a value read from a file equals the value in memory.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -30,19 +29,22 @@ from gradmix.classifier.inputs import (
     read_weights,
     reading,
 )
+from gradmix.classifier.report import Observer, Say
 from gradmix.classifier.setup import choose_backbone, is_fine_tuned, photo_layout
 from gradmix.classifier.state import Learned, Pictures, bytes_of, digest
 from gradmix.data.image_folders.given import read_photos
 from gradmix.data.image_folders.read import HINT
-from gradmix.errors import CorruptFileError, InputError
+from gradmix.errors import CorruptFileError, FileError, InputError
+from gradmix.files import read_state_file
 from gradmix.files.schema import Schema, TensorOf
 from gradmix.memory import ReplayMemory, random_priority
 from gradmix.memory.replay import Kept, first_of_each_class
 from gradmix.methods import Method
 from gradmix.models.pretrained import Backbone, fold_batch_norms
 from gradmix.ranks import ALONE, Ranks
+from gradmix.training import checkpoint as checkpoints
 from gradmix.training.build import pick_device, torch_threads
-from gradmix.training.loop import EpochDone, Event, Training
+from gradmix.training.loop import EpochDone, Training
 from gradmix.training.metrics import count_correct
 from gradmix.types import Samples
 
@@ -54,23 +56,8 @@ SAME = 2e-3  # relative distance of equal embeddings after rounding to 16 bits i
 MEASURED_SHARE = 4  # at most a quarter of the new samples of a class is held out for measuring
 
 Progress = Callable[[int, int], object]  # receives the photos done and the photos in total
-Skip = Callable[[str], object] | None  # as in `read_inputs`
 
 # --- reading ---------------------------------------------------------------------------------
-
-
-def _say_nothing(_: str) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Watch:
-    """The checkpoint of a call, and functions that observe it."""
-
-    checkpoint: str | os.PathLike[str] | None = None
-    say: Callable[[str], object] = _say_nothing  # receives messages for the user
-    on_event: Callable[[Training, Event], object] | None = None
-    on_photo: Progress | None = None  # receives the photos embedded and their total number
 
 
 @dataclass(frozen=True)
@@ -106,7 +93,8 @@ class Reader:
     estimator: Any  # the classifier; messages of scikit-learn name it
     params: Mapping[str, Any]  # its parameters, checked
     before: Learned | None  # its knowledge; None if the next call is its first
-    watch: Watch = Watch()
+    observer: Observer = field(default_factory=Observer)
+    checkpoint: str | None = None  # the file that keeps the call while it runs
     ranks: Ranks = ALONE  # the processes that embed photos together
 
     def read_call(
@@ -116,9 +104,9 @@ class Reader:
         classes: Any = None,
         eval_set: Any = None,
         sample_weight: Any = None,
-        skip: Skip = None,
+        skip: Say | None = None,
     ) -> CallData:
-        """Return the data of a call."""
+        """Return the data of a call; see `partial_fit`, and `read_inputs` for `skip`."""
         with needing_memory("read X", FEWER):
             inputs, backbone = self._read_to_learn(X, skip)
             labels = self.labels(y, inputs.labels, len(inputs.x))
@@ -141,14 +129,46 @@ class Reader:
             pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
             X, y = eval_set if pair else (eval_set, None)
             with needing_memory("read eval_set", "give fewer samples"):
-                test = self._read(X, given, backbone, "eval_set's X", part="test")
+                test = self._read(X, given, backbone, "eval_set's X", part="test", skip=skip)
+                for text in test.skipped:
+                    self.observer.say(text)
                 truth = self.labels(y, test.labels, len(test.x), "eval_set's y")
-                evaluation = self.embed(test.x, backbone), truth
+                evaluation = self.embed(test.x, backbone, HINT), truth
         return CallData(
             x, labels, given, announced, evaluation, inputs.skipped, backbone, photos, weights
         )
 
-    def _read_to_learn(self, X: Any, skip: Skip) -> tuple[Inputs, Backbone | None]:
+    def read_folders(self, photos: str, test: str | None, skip_unreadable: bool) -> CallData | None:
+        """Return folders of photos to learn and to measure on; None if they were learned already.
+
+        Photos to measure on are dropped if their class is unknown.
+        """
+        say = self.observer.say
+        data = self.read_call(photos, eval_set=test, skip=say if skip_unreadable else None)
+        if data.evaluation is not None:
+            x, y = data.evaluation
+            known = {*data.y.tolist(), *(self.before.labels.known if self.before else ())}
+            fits = np.isin(y, sorted(known))
+            unknown = sorted({*y[~fits].tolist()})
+            if unknown:
+                say(f"not measured: these classes are unknown: {', '.join(unknown)}")
+            measured = (x[torch.from_numpy(fits)], y[fits]) if fits.any() else None
+            data = replace(data, evaluation=measured)
+        done = self.ranks.first and self._was_learned(data)
+        return None if self.ranks.from_first(int(done)) else data
+
+    def _was_learned(self, data: CallData) -> bool:
+        """Whether a call with this data was complete, and only its checkpoint is left."""
+        if self.before is None or self.checkpoint is None:
+            return False
+        try:
+            about = read_state_file(self.checkpoint, checkpoints.KIND)["about"]
+            identity = {name: about[name] for name in ("parameters", "seed", "past", "data")}
+        except (FileError, KeyError, TypeError):
+            return False
+        return bool(identity["data"] == data.digest() and digest(identity) == self.before.finished)
+
+    def _read_to_learn(self, X: Any, skip: Say | None) -> tuple[Inputs, Backbone | None]:
         """Return the samples of a call, and the backbone that embeds them, if there is one."""
         if self.before is not None:
             setup = self.before.setup
@@ -189,7 +209,8 @@ class Reader:
         if own is None and y is None:
             raise InputError(
                 f"This {type(self.estimator).__name__} estimator requires y to be passed, but the "
-                f"target {name} is None; only datasets and folders contain their own labels"
+                f"target {name} is None; only datasets, and folders with a folder for each class, "
+                "contain their own labels"
             )
         labels = read_labels(y if own is None else own, count, name)
         if self.before is not None:
@@ -202,10 +223,10 @@ class Reader:
             return x
         ranks = self.ranks
         device = pick_device(self.params["device"]) if ranks.alone else ranks.device
-        own = x if ranks.alone else x[ranks.rows(len(x))]
+        own = x[ranks.rows(len(x))]
         try:
             with torch_threads(self.params["threads"]):
-                embedded = embed_photos(backbone, own, device, self.watch.on_photo)
+                embedded = embed_photos(backbone, own, device, self.observer.on_photo)
                 return ranks.gather(embedded, len(x))
         except CorruptFileError as error:
             raise CorruptFileError(f"{error}{hint}") from error

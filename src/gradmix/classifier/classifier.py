@@ -6,27 +6,26 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
 from inspect import cleandoc
-from numbers import Integral
 from operator import methodcaller
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from gradmix._setting_docs import classifier_help
 from gradmix.classifier import file
 from gradmix.classifier.call import learn
-from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader, Watch
+from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader
 from gradmix.classifier.export import ExportMixin
 from gradmix.classifier.inputs import Array, Inputs, Label, needing_memory, read_path, read_weights
-from gradmix.classifier.report import Callback, Observer, table
+from gradmix.classifier.report import Callback, Observer, say_nothing, table
 from gradmix.classifier.setup import checked_params
 from gradmix.classifier.state import Learned
 from gradmix.closed_form import energy
@@ -35,6 +34,7 @@ from gradmix.files import locked
 from gradmix.training.launch import Devices, Job, open_job
 
 SAVE_SECONDS = 10.0  # how long `save` waits for another writer of the file
+NOT_IN_PARAMS = ("random_state", "devices")  # files store the first by itself, the second not
 Read = Callable[[Reader], CallData | None]  # reads the data of a call; None: nothing to learn
 
 
@@ -156,7 +156,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
 
         `partial_fit` describes the arguments, the result and the errors.
         """
-        return self._call((X, y, None, eval_set, sample_weight), callback, fresh=True)
+        return self._call((X, y, None, eval_set, sample_weight), callback, None, fresh=True)
 
     def partial_fit(
         self,
@@ -198,7 +198,8 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         After any error the classifier is as it was before the call. A call from another thread
         waits until this one is done.
         """
-        return self._call((X, y, classes, eval_set, sample_weight), callback, checkpoint)
+        kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
+        return self._call((X, y, classes, eval_set, sample_weight), callback, kept, fresh=False)
 
     # --- use --------------------------------------------------------------------------------
 
@@ -364,7 +365,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
             InputError: If `model`, `device` or `weights` does not fit.
         """
         source = read_path(path)
-        defaults = {f.name: f.default for f in fields(cls) if f.name != "devices"}
+        defaults = {f.name: f.default for f in fields(cls) if f.name not in NOT_IN_PARAMS}
         with needing_memory(f"load {source}", "free some memory"):
             params, learned = file.read(source, defaults, model, device, weights)
         classifier = cls(**params)
@@ -377,42 +378,43 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         self,
         given: tuple[Any, ...],
         callback: Callback | None,
-        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint: str | None,
         *,
-        fresh: bool = False,
+        fresh: bool,
     ) -> IncrementalClassifier:
-        """Learn the arguments of a call; `fresh` starts from nothing."""
+        """Learn the arguments of `Reader.read_call`; `fresh` starts from nothing."""
         with _lock_of(self):
-            loud = isinstance(self.verbose, Integral) and self.verbose > 0  # others: refused later
-            say = partial(print, file=sys.stderr, flush=True) if loud else None
-            observer = Observer(say, callback)
-            kept = None if checkpoint is None else read_path(checkpoint, "checkpoint")
-            watch = Watch(kept, on_event=observer.on_event, on_photo=observer.on_photo)
-            self._learn(methodcaller("read_call", *given), watch, fresh=fresh)
+            loud = self._params()["verbose"] > 0
+            show_line = partial(print, file=sys.stderr, flush=True) if loud else say_nothing
+            read = methodcaller("read_call", *given)
+            self._learn(read, Observer(show_line, callback), checkpoint, fresh=fresh)
             return self
 
-    def _learn(self, read: Read, watch: Watch, *, fresh: bool = False) -> bool:
+    def _learn(
+        self, read: Read, observer: Observer, checkpoint: str | None, *, fresh: bool = False
+    ) -> bool:
         """Learn the data that `read` returns, on one device or several; False if it is None."""
-        params, wanted = self._params(), Devices(self.devices)
-        follow = partial(self._learn_in, read, Watch(watch.checkpoint), fresh)
+        params, before = self._params(), None if fresh else getattr(self, "_learned", None)
+        reader = Reader(self, params, before, observer, checkpoint)
+        wanted = Devices(self.devices)
+        follow = partial(self._learn_in, read, replace(reader, observer=Observer()))
         with open_job(params["device"], params["precision"], wanted, follow) as job:
-            return self._learn_in(read, watch, fresh, job)
+            return self._learn_in(read, reader, job)
 
-    def _learn_in(self, read: Read, watch: Watch, fresh: bool, job: Job) -> bool:
+    def _learn_in(self, read: Read, reader: Reader, job: Job) -> bool:
         """Learn as one of the ranks of a job; rank 0 shows and writes everything."""
-        before = None if fresh else getattr(self, "_learned", None)
-        reader = Reader(self, self._params(), before, watch, job.ranks)
-        data = read(reader)
+        reader = replace(reader, ranks=job.ranks)
+        data, checkpoint = read(reader), reader.checkpoint
         if data is None:
             return False
         try:
             with needing_memory(f"learn {len(data.y)} samples of shape {data.layout.shape}", FEWER):
                 self._take(learn(reader, data, self.random_state, job))
         except OSError as error:
-            if isinstance(error, GradMixError) or watch.checkpoint is None:
+            if checkpoint is None or isinstance(error, GradMixError):
                 raise
-            name = os.fspath(watch.checkpoint)[:200]
-            raise FileError(f"{name} cannot be used: {error.strerror or error}") from error
+            reason = error.strerror or error
+            raise FileError(f"{checkpoint[:200]} cannot be used: {reason}") from error
         return True
 
     def _take(self, learned: Learned) -> None:
@@ -432,17 +434,12 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
     def _params(self) -> dict[str, Any]:
         """Return the checked parameters in the form that files store."""
         params = self.get_params(deep=False)
-        for name in ("random_state", "devices"):  # files store the first elsewhere, no devices
-            params.pop(name)
-        return checked_params(params)
+        return checked_params({k: v for k, v in params.items() if k not in NOT_IN_PARAMS})
 
     def _fitted(self) -> Learned:
-        learned = getattr(self, "_learned", None)
-        if learned is None:
-            raise NotFittedError(
-                f"This {type(self).__name__} instance is not fitted yet; call fit or partial_fit"
-            )
-        return learned  # type: ignore[no-any-return]
+        """Return the knowledge; NotFittedError before the first call."""
+        check_is_fitted(self)
+        return self._learned
 
     def _reader_of(self, learned: Learned) -> Reader:
         """Return what reads samples to predict with this knowledge."""

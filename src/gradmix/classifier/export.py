@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor, nn
 
 from gradmix.classifier.inputs import read_path
-from gradmix.classifier.report import facts, plural
+from gradmix.classifier.report import MEASURED_ON, facts, plural
 from gradmix.classifier.state import Learned, bytes_of
 from gradmix.errors import FileError, GradMixError, InputError, MissingPackageError
 from gradmix.files.atomic_write import replacing
@@ -306,7 +306,7 @@ def model_card(
         f"A classifier of {_classes(learned)} that learns further classes over time, made with "
         "gradmix.",
         _table(("", ""), known.items()),
-        f"## Accuracy on {last.measured_on} after the last call" if rows else "",
+        f"## Accuracy on {MEASURED_ON[last.measured_on]} after the last call" if rows else "",
         _table(("class", "accuracy", "samples"), rows) if rows else "",
         "## History",
         _table(("call", "new classes", "more of", "samples", "accuracy", "forgotten"), calls),

@@ -1,4 +1,4 @@
-"""Classifier files: the schema, reading and writing, and commands that change a file.
+"""Classifier files: the schema, reading and writing.
 
 The schema checks types, ranges, lengths, and whether the parts fit each other, before a network is
 created. A classifier whose predictions are not finite is refused.
@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from gradmix.classifier.call_data import CallData, Reader, Skip, Watch
 from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
 from gradmix.classifier.report import Report
 from gradmix.classifier.setup import check_params
@@ -30,33 +26,21 @@ from gradmix.classifier.state import (
     Learned,
     PicturesState,
     decode_images,
-    digest,
     encode_images,
     from_state,
     map_tensors,
     sample_parts,
 )
-from gradmix.data.image_folders.read import HINT, read_folder
-from gradmix.data.image_folders.source import is_archive
-from gradmix.errors import CorruptFileError, FileError, InputError, MissingPackageError
-from gradmix.files import locked, read_state_file, write_state_file
-from gradmix.files.atomic_write import remove_leftovers
+from gradmix.errors import FileError, InputError, MissingPackageError
+from gradmix.files import read_state_file, write_state_file
 from gradmix.files.schema import Schema, refuse, validate
-from gradmix.training import checkpoint as checkpoints
-from gradmix.training.build import pick_device, processes_outside
+from gradmix.settings import check
+from gradmix.training.build import pick_device
 from gradmix.training.state_schema import MemoryState, TrainingState
-
-if TYPE_CHECKING:
-    from gradmix.classifier.classifier import IncrementalClassifier
 
 KIND = "classifier"
 ENCODED = 2  # version of the contents of a file with encoded images; otherwise it is `CONTENTS`
 PROBES, PROBE_NUMBERS = 16, 2**16  # samples, and their numbers, that must have finite predictions
-ADDED = (  # parameters that earlier files lack; they had the defaults, except `schedule`
-    *("weights", "finetune", "keep_images", "verbose", "exemplar_selection", "optimizer"),
-    *("schedule", "warmup", "clip_norm", "label_smoothing", "backbone_lr_scale"),
-    *("gradient", "mix_first_task", "logit_adjustment"),
-)
 
 FilePath = str | os.PathLike[str]
 
@@ -69,8 +53,6 @@ def _check_params(params: dict[str, Any]) -> dict[str, Any]:
     unnamed = {"model": "auto", "weights": None, "finetune": None}
     try:
         check_params({**params, **({} if params["model"] else unnamed)})
-    except KeyError as error:
-        refuse(f"has no {error}")
     except InputError as error:
         refuse(str(error))
     return params
@@ -114,13 +96,9 @@ class ClassifierState(Schema):
         self._check_labels()
         self._check_layout()
         known, method = len(self.known), self.training.method
-        outputs, size = method.structure["outputs"], self.params["head_size"]
-        if method.structure["seen"] != known or outputs < known or size not in (None, outputs):
-            refuse(f"structure has {outputs} outputs for {known} classes and head_size {size}")
-        if self.training.stage is not None:
-            refuse("training.stage: a classifier is not saved in the middle of a stage")
-        if (self.holdout is None) != (not self.params["holdout_per_class"]):
-            refuse("holdout does not fit holdout_per_class")
+        outputs = method.structure["outputs"]
+        if method.structure["seen"] != known or outputs < known:
+            refuse(f"structure has {outputs} outputs for {known} classes")
         held = {"memory": method.memory, "kept": method.kept, "holdout": self.holdout}
         embedded = () if self.features is None else (torch.float16,)
         wanted = torch.uint8 if len(self.shape) == 3 else torch.float32
@@ -164,8 +142,8 @@ class ClassifierState(Schema):
 # --- writing --------------------------------------------------------------------------------
 
 
-def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned: Learned) -> int:
-    """Write a classifier file; return its size in bytes. A seed is stored, a generator is not."""
+def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned: Learned) -> None:
+    """Write a classifier file. A seed is stored, a generator is not."""
     state = learned.to_state()
     changed = {
         name: value
@@ -180,7 +158,7 @@ def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned:
         part["x"] = encode_images(part["x"])
         if not isinstance(part["x"], Tensor):
             state["contents"] = ENCODED
-    return write_state_file(path, KIND, state)
+    write_state_file(path, KIND, state)
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -193,9 +171,10 @@ def read(
     device: str | None = None,
     weights: FilePath | None = None,
 ) -> tuple[dict[str, Any], Learned]:
-    """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`."""
-    if device is not None:
-        _check_device(device, None)
+    """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`.
+
+    Parameters that an earlier file lacks had their `defaults`, apart from two.
+    """
     state = read_state_file(path, KIND)
     contents = state.get("contents")
     if type(contents) is not int or contents not in (CONTENTS, ENCODED):
@@ -211,19 +190,16 @@ def read(
                 part["x"] = decode_images(part["x"])
         state["contents"] = CONTENTS
         if isinstance(state.get("params"), dict):
-            for name in ADDED:
-                state["params"].setdefault(name, earlier[name])
+            for name, value in earlier.items():
+                state["params"].setdefault(name, value)
         checked = validate(ClassifierState, state, path)
-    names = {*defaults}
-    if {*checked.params, "random_state"} != names or not {*checked.changed} <= names:
+    if not {*checked.params, *checked.changed} <= {*defaults}:
         raise FileError(f"{path} is damaged: params: not those of a classifier")
     if checked.features is not None or weights is not None:
         _find_weights(path, state["params"], weights)
     own = checked.params["model"] is None
     _check_model(path, None if own else checked.model, model)
-    if device is None:
-        device = checked.changed.get("device", checked.params["device"])
-        _check_device(device, path)
+    device = _find_device(path, {**checked.params, **checked.changed}["device"], device)
     with _blaming(path, model if own else None):
         learned = from_state(state, model, device)
         if not _predicts_finite(learned):
@@ -279,20 +255,22 @@ def _blaming(path: FilePath, model: nn.Module | None = None) -> Iterator[None]:
         ) from error
 
 
-def _check_device(device: Any, saved_in: FilePath | None) -> None:
-    """Refuse a device that is not available here; `saved_in` is the file that names it."""
+def _find_device(path: FilePath, saved: str, given: str | None) -> str:
+    """Return the given device, or else the saved one; refuse one that is not available here."""
+    device = saved if given is None else given
     try:
-        pick_device(device)
+        pick_device(check("device", device))
     except Exception as error:
         reason = str(error)
-        if not isinstance(error, InputError):  # not text, or a number that Fabric does not know
+        if not isinstance(error, InputError):  # a number that Fabric does not know
             reason = f"device is {device!r}; give auto, cpu, cuda, mps or, for example, 'cuda:1'"
-        if saved_in is None:
+        if given is not None:
             raise InputError(reason) from error
         raise FileError(
-            f"{saved_in} was saved with a device that is not available here; load it "
-            f"with another, for example device='cpu': {reason}"
+            f"{path} was saved with a device that is not available here; load it with another, for "
+            f"example device='cpu': {reason}"
         ) from error
+    return device
 
 
 def _check_model(path: FilePath, network: str | None, model: Any) -> None:
@@ -307,114 +285,3 @@ def _check_model(path: FilePath, network: str | None, model: Any) -> None:
         raise InputError(
             f"model is {given}; {path} has its own network {network[:40]!r}: omit model="
         )
-
-
-# --- changing a file ------------------------------------------------------------------------
-
-
-def learn_into(
-    path: FilePath,
-    photos: FilePath,
-    test: FilePath | None = None,
-    *,
-    given: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    watch: Watch,
-    skip_unreadable: bool = False,
-) -> IncrementalClassifier:
-    """Let the classifier in a file learn a folder of photos, or create the file.
-
-    A new classifier gets the parameters `defaults`, and any gets those `given`. A stopped call
-    resumes from a checkpoint beside the file when it is repeated, and writes an identical file.
-    """
-    from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
-
-    if processes_outside() > 1:
-        raise InputError("this command starts its processes itself; use --devices, not torchrun")
-    path = Path(path)
-    if path.is_dir():
-        raise FileError(f"{path} is a folder; give a file for the model")
-    if Path(photos).is_file() and not is_archive(photos):
-        raise InputError(f"{photos} is a file; give a folder with a folder for each class")
-    kept = checkpoint_of(path)
-    with locked(path):
-        kind = IncrementalClassifier
-        classifier = kind.load(path) if path.exists() else kind(**defaults)
-        classifier.set_params(**given)
-        read = partial(_read, photos, test, kept, skip_unreadable)
-        if classifier._learn(read, replace(watch, checkpoint=kept)):
-            classifier._write(path)
-        else:
-            watch.say("these photos were learned before the last stop; nothing is left to do")
-        kept.unlink(missing_ok=True)
-        remove_leftovers(kept)
-    return classifier
-
-
-def checkpoint_of(path: FilePath) -> Path:
-    """Return the checkpoint of `learn_into`, beside the classifier file."""
-    return Path(f"{path}.checkpoint")
-
-
-def forget_in(
-    path: FilePath, names: Sequence[str], photos: FilePath | None = None
-) -> IncrementalClassifier:
-    """Remove classes from the classifier in a file; `photos` are all photos of a single class."""
-    from gradmix.classifier.classifier import IncrementalClassifier  # which imports this file
-
-    if photos is not None and len(names) != 1:
-        raise InputError(f"photos is given for {len(names)} classes; forget one class at a time")
-    with locked(path):
-        classifier = IncrementalClassifier.load(path)
-        known = {str(label): label for label in classifier._fitted().labels.known}
-        for name in names:
-            if name not in known:
-                raise InputError(f"{name!r} is not a class of {path}; known are {', '.join(known)}")
-            try:
-                classifier.forget(known[name], photos)
-            except CorruptFileError as error:
-                raise CorruptFileError(f"{error}; move such files out of the folder") from error
-        classifier._write(path)
-    return classifier
-
-
-def _read(
-    photos: FilePath, test: FilePath | None, kept: Path, skip_unreadable: bool, reader: Reader
-) -> CallData | None:
-    """Return the photos to learn and to measure on; None if they were learned already."""
-    skip = reader.watch.say if skip_unreadable else None
-    data = reader.read_call(photos, skip=skip)
-    if test is not None:
-        data = _with_test(reader, data, test, skip)
-    done = reader.ranks.first and _was_finished(kept, reader.before, data)
-    return None if reader.ranks.from_first(int(done)) else data
-
-
-def _with_test(reader: Reader, data: CallData, test: FilePath, skip: Skip) -> CallData:
-    """Return the data with a test folder, or its part `test` or `val`, without unknown classes."""
-    say, stream = reader.watch.say, data.backbone is not None
-    photos = read_folder(test, shape=data.given.shape, skip=skip, part="test", stream=stream)
-    x, labels = photos.x, np.array([photos.classes[number] for number in photos.labels])
-    known = {*data.y.tolist(), *(reader.before.labels.known if reader.before else ())}
-    fits = np.isin(labels, sorted(known))
-    for text in photos.skipped:
-        say(text)
-    unknown = sorted({*labels[~fits].tolist()})
-    if unknown:
-        say(f"not measured: these classes are unknown: {', '.join(unknown)}")
-    if not fits.any():
-        return data
-    x = reader.embed(x[np.flatnonzero(fits)], data.backbone, HINT)
-    return replace(data, evaluation=(x, labels[fits]))
-
-
-def _was_finished(kept: Path, before: Learned | None, data: CallData) -> bool:
-    """Whether the call was complete and only its checkpoint was left to remove."""
-    if before is None or not kept.exists():
-        return False
-    try:
-        about = read_state_file(kept, checkpoints.KIND)["about"]
-        identity = {name: about[name] for name in ("parameters", "seed", "past", "data")}
-    except (FileError, KeyError, TypeError):
-        return False
-    return bool(identity["data"] == data.digest() and digest(identity) == before.finished)

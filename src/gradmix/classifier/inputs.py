@@ -370,7 +370,7 @@ class Labels(NamedTuple):
     def check_kind(self, labels: Array, name: str = "y") -> None:
         """Refuse labels of another kind: text, integers and booleans cannot be combined."""
         given, known = _kind(labels), _kind(self.classes)
-        if len(self.classes) and given != known:
+        if given != known:
             raise InputError(
                 f"{name} has {given} as labels and the known classes are {known}; give labels of "
                 "the same kind"
@@ -379,7 +379,7 @@ class Labels(NamedTuple):
     def find(self, label: Any) -> int:
         """Return the number of one known class; InputError for anything else."""
         value = label.item() if isinstance(label, np.generic) else label
-        if not isinstance(value, (str, int)) or type(value) is not type(self.known[0]):
+        if type(value) is not type(self.known[0]):
             kind = _kind(as_array(self.known))
             raise InputError(f"label is {str(label)[:80]!r}; give one class, the labels are {kind}")
         if value not in self.known:
@@ -430,8 +430,7 @@ def _label_array(y: Any, name: str) -> Array:
 
 def as_array(labels: Iterable[Label]) -> Array:
     """Return labels of one kind as an array."""
-    values = list(labels)
-    return np.array(values) if values else np.empty(0, dtype=np.int64)
+    return np.array(list(labels))
 
 
 def _kind(labels: Array) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from html import escape
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 LINE_SECONDS = 5.0  # between two lines of progress
 SHOWN_CLASSES = 20
 SHOWN_PAIRS = 20
+MEASURED_ON: dict[str | None, str] = {
+    "eval_set": "eval_set",
+    "holdout": "held-out samples",
+}  # in words
 UNKNOWN = (
     "accuracy and forgetting are unknown: there is no data to measure them; pass eval_set=, or set "
     "holdout_per_class= to hold out some samples of each class"
 )
 
+MeasuredOn = Literal["eval_set", "holdout"]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Accuracy = list[tuple[Label, Share | None, Share, Count]]
@@ -68,7 +73,7 @@ class Report(Schema):
     stopped_early: bool
     memory: Count
     held_out: Count
-    measured_on: str | None
+    measured_on: MeasuredOn | None
     accuracy: Accuracy
     before: Share | None
     after: Share | None
@@ -103,13 +108,15 @@ class Report(Schema):
             f"{plural(self.samples, 'sample')}, {plural(self.epochs, 'epoch')}, "
             f"{plural(self.steps, 'step')}{early}, loss {self.loss:.3f}; "
             f"{plural(self.memory, 'exemplar')} in memory{held}",
-            f"accuracy on {self.measured_on}, before and after:" if self.measured_on else UNKNOWN,
+            f"accuracy on {MEASURED_ON[self.measured_on]}, before and after:"
+            if self.measured_on
+            else UNKNOWN,
         ]
         for label, before, after, count in self.accuracy:
             was = "  new" if before is None else f"{before:.3f}"
             lines.append(f"  {label}: {was} → {after:.3f} ({plural(count, 'sample')})")
         if self.forgotten is not None:
-            lines.append(f"forgotten on average: {self.forgotten:.3f}")
+            lines.append(f"accuracy lost on earlier classes, on average: {self.forgotten:.3f}")
         if self.avoided_share is not None:
             lines.append(f"class pairs avoided in mixing: {self.avoided_share:.0%} of all")
             lines += [f"  {a} with {b}: {share:.0%}" for a, b, share in self.avoided[:SHOWN_PAIRS]]
@@ -157,15 +164,28 @@ class PhotosEmbedded(NamedTuple):
 Callback = Callable[[Event | PhotosEmbedded], object]
 
 
+Say = Callable[[str], object]  # receives a text for the user
+
+
+def say_nothing(_: str) -> None:
+    """Ignore a text."""
+
+
 class Observer:
-    """Passes the events of a call to `callback`, and to `say` a line about every five seconds."""
+    """Observes a call: shows a line about every five seconds, and passes events to `callback`.
+
+    `say` receives messages, such as what a checkpoint does. An `Observer()` shows nothing.
+    """
 
     def __init__(
-        self, say: Callable[[str], object] | None = None, callback: Callback | None = None
+        self,
+        show_line: Say = say_nothing,
+        callback: Callback | None = None,
+        say: Say = say_nothing,
     ) -> None:
         if callback is not None and not callable(callback):
             raise InputError(f"callback is {str(callback)[:80]!r}; give a function of one event")
-        self._say, self._callback = say, callback
+        self.say, self._show_line, self._callback = say, show_line, callback
         self._last = time.monotonic()
 
     def on_photo(self, done: int, total: int) -> None:
@@ -185,15 +205,15 @@ class Observer:
         elif isinstance(event, EpochDone):
             at = f"{event.stage} epoch {event.epoch}/{event.epochs}"
             self._line(f"{at}: loss {event.loss:.3f}", always=event.epoch == event.epochs)
-        else:  # closed-form methods store their exemplars after the training loop
-            stored = f"; {event.memory_size} exemplars in memory" if training.method.trains else ""
-            self._line(f"learned{stored}", always=True)
+        elif training.method.trains:  # closed-form methods have no training that could finish
+            stored = plural(event.memory_size, "exemplar")
+            self._line(f"training finished; {stored} in memory", always=True)
 
     def _line(self, text: str, always: bool = False) -> None:
         now = time.monotonic()
-        if self._say is not None and (always or now - self._last >= LINE_SECONDS):
+        if always or now - self._last >= LINE_SECONDS:
             self._last = now
-            self._say(text)
+            self._show_line(text)
 
 
 # --- a classifier as a table, and rankings of classes ---------------------------------------
@@ -223,7 +243,7 @@ def facts(learned: Learned) -> dict[str, str]:
         network = f"{setup.backbone.name}, frozen"
     accuracy = "not measured"
     if report.after is not None:
-        accuracy = f"{report.after:.3f} on {report.measured_on}"
+        accuracy = f"{report.after:.3f} on {MEASURED_ON[report.measured_on]}"
         if report.forgotten is not None:
             accuracy += f"; forgotten {report.forgotten:.3f}"
     return {

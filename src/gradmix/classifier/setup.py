@@ -20,6 +20,7 @@ from gradmix.criterion import find_head
 from gradmix.data.augment import TRANSFORMS
 from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError, MissingPackageError, UnknownNameError
+from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, find_method
 from gradmix.methods.parts import read_options
 from gradmix.mixing import parse_recipe
@@ -67,9 +68,7 @@ def checked_params(params: Params) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return a parameter without NumPy and PyTorch types; networks stay."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (np.ndarray, torch.Tensor)):
+    if isinstance(value, (np.generic, np.ndarray, Tensor)):
         value = value.tolist()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
@@ -82,10 +81,10 @@ def _plain(value: Any) -> Any:
 
 def check_params(params: Params) -> None:
     """Check every parameter by itself and with the others; the InputError names the invalid one."""
-    transforms = () if params["transforms"] is None else params["transforms"]
+    transforms = named_transforms(params["transforms"], photos=False)
     check_classifier({**params, "transforms": transforms})
     _check_model(params)
-    for name in named_transforms(params["transforms"], photos=False):
+    for name in transforms:
         if name not in TRANSFORMS:
             raise UnknownNameError("transform", name, TRANSFORMS)
     frozen = names_backbone(params) and not is_fine_tuned(params)
@@ -127,9 +126,10 @@ def _check_model(params: Params) -> None:
         raise UnknownNameError("network", model, [*MODELS, *PRETRAINED, "timm/NAME", "auto"])
 
 
-def _memory_params(params: Params) -> tuple[int | None, int | None, int | None]:
+def _memory_params(params: Params) -> tuple[int | None, int | None, int]:
+    """Return the exemplars per class and in total, and those held out of each class."""
     each, total = params["exemplars_per_class"], params["memory_total"]
-    return each, total, params["holdout_per_class"]
+    return each, total, params["holdout_per_class"] or 0  # None: not chosen yet
 
 
 def check_memory(params: Params, kind: type[Method] | None) -> None:
@@ -142,7 +142,7 @@ def check_memory(params: Params, kind: type[Method] | None) -> None:
     if kind is not None:
         kind.check_memory(each)
     least = 1 if kind is not None and kind.replays else 0  # exemplars for replay
-    if each and held is not None and held > each - least:
+    if each and held > each - least:
         raise InputError(
             f"holdout_per_class is {held} of {each} exemplars_per_class; leave at least one for "
             "replay"
@@ -157,7 +157,6 @@ def check_memory(params: Params, kind: type[Method] | None) -> None:
 def budget(params: Params, classes: int) -> tuple[int | None, int | None]:
     """Return the exemplars for replay: a number per class, or a total for `classes` known ones."""
     each, total, held = _memory_params(params)
-    held = held or 0  # None: not chosen yet
     if total is None:
         assert each is not None
         return each - held, None
@@ -193,10 +192,10 @@ def names_backbone(params: Params) -> bool:
 
 def choose_backbone(params: Params, layout: Layout | None) -> Backbone | None:
     """Return the backbone of a first call: the named one, or the default; photos have no layout."""
-    if params["model"] != "auto":
-        return find_backbone(params)
-    name = None if layout is not None and _suits_mlp(layout) else default_backbone()
-    return None if name is None else find_backbone({**params, "model": name})
+    model, size = params["model"], params["image_size"]
+    if model == "auto":
+        model = None if layout is not None and _suits_mlp(layout) else default_backbone()
+    return None if model is None else find_backbone(params, model, size)
 
 
 @cache
@@ -214,12 +213,12 @@ def default_backbone() -> str | None:
     return DEFAULT
 
 
-def find_backbone(params: Params) -> Backbone | None:
+def find_backbone(params: Params, model: str | nn.Module, size: int | None) -> Backbone | None:
     """Return the backbone that `model` names, or a copy of the one it is; None for networks."""
-    model, weights, size = params["model"], params["weights"], params["image_size"]
-    own = {name: params[name] for name in ("mean", "std") if params[name] is not None}
-    if not names_backbone(params):
+    if not names_backbone({**params, "model": model}):
         return None
+    weights = params["weights"]
+    own = {name: params[name] for name in ("mean", "std") if params[name] is not None}
     if isinstance(model, str) and own:
         raise InputError(
             f"mean is {params['mean']} and std is {params['std']}; omit them: {model} has its own "
@@ -300,10 +299,24 @@ class Setup:
         named = isinstance(self.model, str) and self.model.startswith(kinds)
         return named or is_fine_tuned(self.params)
 
+    @property
+    def held_out(self) -> int:
+        """How many samples of each class are only for measuring."""
+        return _memory_params(self.params)[2]
+
+    def new_holdout(self) -> ReplayMemory:
+        """Return an empty memory for samples to measure on."""
+        return ReplayMemory(exemplars_per_class=self.held_out)
+
     def outputs(self, known: int) -> int:
-        """Return the number of outputs of a new network for a number of known classes."""
-        size = self.params["head_size"]
-        return known if size is None else int(size)
+        """Return the number of outputs of a network for a number of known classes."""
+        size: int = known if self.params["head_size"] is None else self.params["head_size"]
+        if known > size:
+            raise InputError(
+                f"head_size is {size}, and there would be {known} classes; start again with a "
+                "larger head_size, or with None"
+            )
+        return size
 
     def with_params(self, params: Params) -> Setup:
         """Return the setup of another call; InputError if a parameter differs that must not."""
@@ -322,13 +335,6 @@ class Setup:
         """Return the design of a call with new samples, after which `classes` are known."""
         params, kind = self.params, find_method(self.method)
         check_memory(params, kind)
-        if self.layout.images and kind.replays and not params["keep_images"]:
-            raise InputError(
-                f"keep_images is False, and {self.method} replays images; use a pretrained "
-                "backbone, whose embeddings it can replay, or omit keep_images"
-            )
-        if params["early_stopping"] and not kind.trains:
-            raise InputError(f"early_stopping is True, but {self.method} has no epochs; omit it")
         steps = max(1, samples // params["batch_size"])
         epochs = FINE_TUNE_EPOCHS
         if params["epochs"] is not None:
@@ -390,7 +396,8 @@ class Setup:
     def _network(self, outputs: int, loads: bool, generator: torch.Generator) -> nn.Module:
         params = self.params
         if is_fine_tuned(params):
-            backbone = find_backbone({**params, "weights": None} if loads else params)
+            given = {**params, "weights": None} if loads else params
+            backbone = find_backbone(given, params["model"], params["image_size"])
             assert backbone is not None
             return fine_tune(backbone, outputs, params["finetune"], generator=generator)
         if isinstance(self.model, str):
@@ -418,8 +425,8 @@ def first_setup(
     device: torch.device,
 ) -> Setup:
     """Return the setup of a first call with samples x, which `backbone` may have embedded."""
-    each, total, held = _memory_params(params)
-    if held is None:
+    if params["holdout_per_class"] is None:
+        each, total, _ = _memory_params(params)
         held = 0 if backbone is None or total is not None else min(HELD_OUT, (each or 0) // 3)
         params = {**params, "holdout_per_class": held}
     zeros, ones = (0.0,) * layout.shape[0], (1.0,) * layout.shape[0]

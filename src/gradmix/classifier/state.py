@@ -147,7 +147,7 @@ class Learned:
         """Return the knowledge without any samples; InputError if predictions need exemplars."""
         other = self._copy()
         other.method.drop_samples()
-        return replace(other, holdout=new_holdout(self.setup.params), finished="", pictures=None)
+        return replace(other, holdout=self.setup.new_holdout(), finished="", pictures=None)
 
     def _learned_from(self, number: int, x: Tensor | None) -> Tensor | None:
         """Return the network inputs that a closed-form method learned of a class, if known."""
@@ -198,7 +198,7 @@ class Learned:
             "history": [report.model_dump() for report in self.history],
             "finished": self.finished,
             "training": self.training_state(),
-            "holdout": self.holdout.state_dict() if setup.params["holdout_per_class"] else None,
+            "holdout": self.holdout.state_dict() if setup.held_out else None,
         }
         if backbone is not None:
             about = {"name": backbone.name, "size": backbone.input_size, "digest": backbone.digest}
@@ -211,21 +211,16 @@ class Learned:
 
     def _copy(self) -> Learned:
         """Return the knowledge with tensors of its own, on the same device."""
-        return from_state(**self.__getstate__(), device=str(self.device))
+        return from_state(*self.__reduce__()[1], device=str(self.device))
 
     def digest(self) -> str:
         """Return a digest of everything: equal if and only if nothing differs."""
         return digest(self.to_state())
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Callable[..., Learned], tuple[dict[str, Any], Any]]:
         model = self.setup.params["model"]
         own = None if isinstance(model, str) else model  # the caller's network or backbone
-        return {"state": copy_of(self.to_state()), "model": own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        other = from_state(**state)
-        for name in self.__dataclass_fields__:
-            object.__setattr__(self, name, getattr(other, name))
+        return from_state, (copy_of(self.to_state()), own)
 
 
 def from_state(state: Mapping[str, Any], model: Any = None, device: str | None = None) -> Learned:
@@ -244,7 +239,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     if state.get("features") is not None:
         source = state["features"]
         named = source["name"] if params["model"] in (None, "auto") else params["model"]
-        backbone = find_backbone({**params, "model": named, "image_size": source["size"]})
+        backbone = find_backbone(params, named, source["size"])
         if backbone is None or backbone.digest != source["digest"]:
             raise InputError(
                 f"features.digest: the weights of {source['name']} differ from those it was saved "
@@ -257,22 +252,21 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     streams = RandomStreams(setup.seed, place)
     streams.load_state_dict(saved["streams"])  # before the build: seeding new streams takes time
     outputs = saved["method"]["structure"]["outputs"]
+    if setup.outputs(outputs) != outputs:
+        raise InputError(f"structure.outputs: {outputs} do not fit the parameters")
     method = setup.new_method(1, len(labels.known), outputs, streams, loads=True)
-    load_method(method, saved, place)
+    load_method(method, saved)
     for network in method.networks().values():
         network.eval()
-    holdout = new_holdout(params)
+    holdout = setup.new_holdout()
     if state["holdout"] is not None:
         holdout.load_state_dict(moved(state["holdout"], place))
+    elif setup.held_out:
+        raise InputError("holdout: it is missing")
     history = tuple(Report(**entry) for entry in state["history"])
     counts, finished = tuple(state["counts"]), state["finished"]
     pictures = unpack_pictures(state["pictures"]) if state.get("pictures") else None
     return Learned(setup, labels, method, holdout, counts, history, finished, pictures)
-
-
-def new_holdout(params: Mapping[str, Any]) -> ReplayMemory:
-    """Return an empty memory for samples to measure on."""
-    return ReplayMemory(exemplars_per_class=params["holdout_per_class"] or 0)
 
 
 def sample_parts(state: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -282,9 +276,9 @@ def sample_parts(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [part for part in parts if part is not None]
 
 
-def load_method(method: Method, saved: Mapping[str, Any], device: torch.device) -> None:
+def load_method(method: Method, saved: Mapping[str, Any]) -> None:
     """Load the state between two calls into a new method."""
-    state = moved(saved["method"], device)
+    state = moved(saved["method"], method.streams.place)
     with torch.device("meta") if method.head.weight.is_meta else nullcontext():
         method.rebuild(state["structure"])
     method.load_state_dict(state)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Iterator
+from operator import methodcaller
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +19,7 @@ from gradmix.cli.settings import naming_options, option, with_options
 from gradmix.cli.terminal import (
     messages,
     output,
+    photo_bar,
     photo_counter,
     printable,
     remark,
@@ -23,13 +27,14 @@ from gradmix.cli.terminal import (
     show_json,
     showing_progress,
 )
+from gradmix.errors import DataWarning, FileError, InputError
 from gradmix.paths import existing_path
 from gradmix.settings import CHOSEN_BY_CLASSIFIER, ClassifierSettings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from gradmix.classifier import Report
+    from gradmix.classifier import IncrementalClassifier, Report
     from gradmix.training.loop import Training
 
 OPTIONS = {
@@ -41,7 +46,12 @@ OPTIONS = {
 }
 """The options that are parameters of the classifier, with the parameter's name."""
 
-DEFAULTS = {"exemplars_per_class": 32, "holdout_per_class": 10, "random_state": 0, "threads": 1}
+DEFAULTS: dict[str, Any] = {
+    "exemplars_per_class": 32,
+    "holdout_per_class": 10,
+    "random_state": 0,
+    "threads": 1,
+}
 NO_EXEMPLARS = {"holdout_per_class": 0}  # with --exemplars 0, unless --holdout is given
 
 
@@ -85,35 +95,36 @@ def learn(
     for folder in (photos, test):
         if folder is not None:
             existing_path(folder)  # before the slow imports
-    from gradmix.classifier.call_data import Watch
-    from gradmix.classifier.file import checkpoint_of, learn_into
+    if os.path.isdir(model):
+        raise FileError(f"{model} is a folder; give a file for the model")
     from gradmix.classifier.report import Observer
     from gradmix.data.image_folders.read import has_own_test
-    from gradmix.errors import DataWarning
+    from gradmix.data.image_folders.source import is_archive
+    from gradmix.training.build import processes_outside
 
-    given = {OPTIONS[name]: value for name, value in params.items() if value is not None}
-    other_names = {value: f"--{name}" for name, value in OPTIONS.items() if name != value}
+    if processes_outside() > 1:
+        raise InputError("this command starts its processes itself; use --devices, not torchrun")
+    for folder in (photos, test):
+        if folder is not None and os.path.isfile(folder) and not is_archive(folder):
+            raise InputError(f"{folder} is a file; give a folder with a folder for each class")
     if test is None and has_own_test(photos):
         test = photos
+    given = {OPTIONS[name]: value for name, value in params.items() if value is not None}
+    other_names = {value: f"--{name}" for name, value in OPTIONS.items() if name != value}
+    read = methodcaller("read_folders", photos, test, skip_unreadable)
+    checkpoint = Path(f"{model}.checkpoint")
     try:
         with (
             naming_options(other_names),
             showing_progress() as progress,
             warnings.catch_warnings(),
         ):
-            observer = _Bars(progress) if messages.is_terminal else Observer(remark)
             warnings.simplefilter("ignore", DataWarning)  # the report contains them
-            classifier = learn_into(
-                model,
-                photos,
-                test,
-                given=given,
-                defaults={**DEFAULTS, **(NO_EXEMPLARS if params["exemplars"] == 0 else {})},
-                watch=Watch(say=remark, on_event=observer.on_event, on_photo=observer.on_photo),
-                skip_unreadable=skip_unreadable,
-            )
+            bars = messages.is_terminal
+            observer: Any = _Bars(progress) if bars else Observer(remark, say=remark)
+            classifier = _learn_into(model, given, read, observer, checkpoint)
     except KeyboardInterrupt:
-        resumes = checkpoint_of(model).exists()
+        resumes = checkpoint.exists()
         how = "repeat the command to resume" if resumes else "there is no checkpoint to resume yet"
         remark(f"stopped: the model file is unchanged; {how}")
         raise
@@ -123,11 +134,38 @@ def learn(
         _show(classifier.report_, model, only_class=len(classifier.classes_) == 1)
 
 
+def _learn_into(
+    model: str, given: dict[str, Any], read: Any, observer: Any, checkpoint: Path
+) -> IncrementalClassifier:
+    """Let the classifier in a file learn with the given parameters, or create the file.
+
+    A stopped call resumes from the checkpoint when it is repeated, and writes an identical file.
+    """
+    from gradmix.classifier import IncrementalClassifier
+    from gradmix.files import locked
+    from gradmix.files.atomic_write import remove_leftovers
+
+    with locked(model):
+        if os.path.exists(model):
+            classifier = IncrementalClassifier.load(model)
+        else:
+            none = given.get("exemplars_per_class") == 0
+            classifier = IncrementalClassifier(**DEFAULTS | (NO_EXEMPLARS if none else {}))
+        classifier.set_params(**given)
+        if classifier._learn(read, observer, str(checkpoint)):
+            classifier._write(model)
+        else:
+            remark("these photos were learned before the last stop; nothing is left to do")
+        checkpoint.unlink(missing_ok=True)
+        remove_leftovers(checkpoint)
+    return classifier
+
+
 class _Bars:
-    """Shows the progress of a call as bars."""
+    """An `Observer` that shows the progress of a call as bars."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+        self._progress, self.say = progress, remark
         self.on_photo = photo_counter(progress)
         self._steps = progress.add_task("learning", total=None, status="")
 
@@ -158,7 +196,7 @@ def _show(report: Report, model: str, only_class: bool) -> None:
     else:
         output.print("accuracy is unknown: no images are held out; give --test or --holdout")
     if report.forgotten is not None:
-        output.print(f"forgotten on average: {report.forgotten:.3f}")
+        output.print(f"accuracy lost on earlier classes, on average: {report.forgotten:.3f}")
     for text in report.warnings:
         remark(printable(f"warning: {text}"))
     show(f"model saved in {model}")
@@ -197,10 +235,6 @@ def shard(
     from gradmix.data.image_folders.write_shards import write_shards
 
     with showing_progress() as progress:
-        bar = progress.add_task("writing shards", total=None, status="")
-
-        def show_photos(done: int, total: int) -> None:
-            progress.update(bar, total=total, completed=done, status=f"{done} of {total} photos")
-
-        shards = write_shards(photos, to, size=size * 10**6, progress=show_photos)
+        bar = photo_bar(progress, "writing shards")
+        shards = write_shards(photos, to, size=size * 10**6, progress=bar)
     show(f"{'1 shard' if len(shards) == 1 else f'{len(shards)} shards'} saved in {to}")

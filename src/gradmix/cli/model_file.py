@@ -148,7 +148,7 @@ def _show(facts: dict[str, Any], model: str) -> None:
     shape = " x ".join(map(str, facts["input"]))
     frozen = f"{facts['backbone']} (frozen), " if facts["backbone"] else ""
     show(
-        f"{model}: {facts['bytes']:,} bytes; {facts['method']}, {facts['mix']}, {frozen}"
+        f"{model}: {facts['bytes']:,} bytes; method {facts['method']}, mix {facts['mix']}, {frozen}"
         f"{facts['network']} with {facts['weights']:,} weights, inputs {shape}"
     )
     columns = [Column(name, justify="right") for name in ("seen", "exemplars", "held out")]
@@ -188,10 +188,25 @@ def forget(
     What the rest of a trained network learned from the classes cannot be removed. Ridge and slda
     keep a part of what the classes had in common with others, unless --photos is given.
     """
-    from gradmix.classifier.file import forget_in
+    from gradmix.classifier import IncrementalClassifier
+    from gradmix.files import locked
 
-    left = forget_in(model, classes, photos).classes_.tolist()
-    removed, remaining = (printable(", ".join(map(str, names))) for names in (classes, left))
+    if photos is not None and len(classes) != 1:
+        raise InputError(f"photos is given for {len(classes)} classes; forget one class at a time")
+    with locked(model):
+        classifier = IncrementalClassifier.load(model)
+        known = {str(label): label for label in classifier._learned.labels.known}
+        for name in classes:
+            if name not in known:
+                known_names = ", ".join(known)
+                raise InputError(f"{name!r} is not a class of {model}; known are {known_names}")
+            try:
+                classifier.forget(known[name], photos)
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{error}; move such files out of the folder") from error
+        classifier._write(model)
+    left = map(str, classifier.classes_.tolist())
+    removed, remaining = (printable(", ".join(names)) for names in (classes, left))
     show(f"removed {removed} from {model}; remaining: {remaining}")
 
 
@@ -201,7 +216,7 @@ def export(
         str | None, typer.Argument(metavar="FILE.onnx", help="File to write; the same as --out.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="ONNX file to write. Default: model.onnx.")
+        str | None, typer.Option("--out", "-o", help="ONNX file to write. Default: MODEL.onnx.")
     ] = None,
 ) -> None:
     """Write a model as an ONNX file with a dynamic batch size; needs the extra `export`.
@@ -212,7 +227,8 @@ def export(
         raise InputError(f"{onnx!r} and --out {out!r} are given; give one file to write")
     from gradmix.classifier import IncrementalClassifier
 
-    target = onnx or out or "model.onnx"
+    target = onnx or out or str(Path(model).with_suffix(".onnx"))
+    remark(f"exporting {model}; this may take a minute")
     IncrementalClassifier.load(model, device="cpu").export(target)
     show(f"model exported to {target}")
 

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 
 @options.with_settings
 def run(
-    data: Annotated[
-        list[str], typer.Option(metavar=options.TEXTS, help="Data sets; see `gradmix list`.")
-    ],
+    data: Annotated[list[str], options.several("Data sets; see `gradmix list`.")],
     seeds: options.Seeds = None,
     imports: options.Imports = None,
     controls: options.Controls = False,

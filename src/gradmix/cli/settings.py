@@ -55,17 +55,17 @@ class GradMixCommand(TyperCommand):
 
 
 Texts = list[str] | None  # the values of an option that takes several
-TEXTS = "TEXT ..."  # in its help
 
-Data = Annotated[Texts, typer.Option(metavar=TEXTS, help="Data sets; see `gradmix list`.")]
-Seeds = Annotated[
-    Texts, typer.Option(metavar=TEXTS, help="Seeds, such as 0 1 2 or 0-4. Default: 0.")
-]
+
+def several(about: str, *flags: str) -> Any:
+    """Return an option that takes several texts."""
+    return typer.Option(*flags, metavar="TEXT ...", help=about)
+
+
+Data = Annotated[Texts, several("Data sets; see `gradmix list`.")]
+Seeds = Annotated[Texts, several("Seeds, such as 0 1 2 or 0-4. Default: 0.")]
 Imports = Annotated[
-    Texts,
-    typer.Option(
-        "--import", metavar=TEXTS, help="Modules that register plugins; see docs/cookbook.md."
-    ),
+    Texts, several("Modules that register plugins; see docs/cookbook.md.", "--import")
 ]
 Controls = Annotated[
     bool, typer.Option(help="Also run the gradient-free controls of mixes that use gradients.")
@@ -76,11 +76,10 @@ Again = Annotated[bool, typer.Option(help="Repeat runs that OUT already has.")]
 RetryFailed = Annotated[bool, typer.Option(help="Repeat runs that failed earlier.")]
 Logs = Annotated[
     Texts,
-    typer.Option(
-        "--log",
-        metavar=TEXTS,
-        help="Write losses and accuracies during the run: csv:FOLDER, tensorboard:FOLDER, "
+    several(
+        "Write losses and accuracies during the run: csv:FOLDER, tensorboard:FOLDER, "
         "wandb:PROJECT or mlflow:EXPERIMENT.",
+        "--log",
     ),
 ]
 LogEvery = Annotated[

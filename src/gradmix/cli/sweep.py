@@ -207,10 +207,10 @@ def reproduce(
     numbers = parse_seeds(seeds or ["0-4"])
     chosen = []
     for name in reproductions() if "all" in names else dict.fromkeys(names):
-        one = find_reproduction(name)
+        one = find_reproduction(name, scale)
         own = list(dict.fromkeys(data or one.data))
         selection = Selection(mixes=mix, methods=method or [], data=own, seeds=numbers)
-        if wanted := selection.configs(one, scale):
+        if wanted := selection.configs(one):
             chosen.append((one, selection, wanted))
     if not chosen:
         raise InputError(f"mix is {mix}, which {', '.join(names)} does not have; give others")
@@ -242,28 +242,28 @@ def reproduce(
     if missing:
         remark(f"{missing} of {len(configs)} runs are missing; the tables show the others")
     for one, selection, _ in chosen:
-        _show_reproduction(one, selection, store, scale, Path(to))
+        _show_reproduction(one, selection, store, Path(to))
     if stopped:
         raise typer.Exit(130)
 
 
 def _show_reproduction(
-    one: Reproduction, selection: Selection, store: ResultStore, scale: str, folder: Path
+    one: Reproduction, selection: Selection, store: ResultStore, folder: Path
 ) -> None:
     """Show what was asked for on the terminal, and add it to the page."""
-    from gradmix.paper.pages import title_of, update_page
+    from gradmix.paper.pages import update_page
     from gradmix.paper.tables import printable
 
-    tables = selection.fill(one, store.find, scale)
+    tables = selection.fill(one, store.find)
     if not tables:
         remark(f"{one.name}: {store.path} has no runs for it")
         return
-    output.print(f"\n[bold]{title_of(one, scale)}[/]", soft_wrap=True)
+    output.print(f"\n[bold]{one.title}[/]", soft_wrap=True)
     show(one.about)
     for filled in tables:
         show_results(printable(filled).text())
     try:
-        page, remarks = update_page(one, selection, store.find, folder, scale)
+        page, remarks = update_page(one, selection, store.find, folder)
     except OSError as error:
         raise FileError(
             f"to is {str(folder)!r}, which is not writable ({error}); give another folder"

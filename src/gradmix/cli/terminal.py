@@ -132,7 +132,12 @@ def photo_counter(progress: Progress) -> Callable[[int, int], None]:
         from gradmix.classifier.report import Observer
 
         return Observer(remark).on_photo
-    bar = progress.add_task("computing features", total=None, status="", visible=False)
+    return photo_bar(progress, "computing features")
+
+
+def photo_bar(progress: Progress, about: str) -> Callable[[int, int], None]:
+    """Return a function that shows how many photos are done."""
+    bar = progress.add_task(about, total=None, status="", visible=False)
 
     def show_photos(done: int, total: int) -> None:
         status = f"{done} of {total} photos"

@@ -92,13 +92,11 @@ class PairTables:
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""
         own, other = (torch.searchsorted(self.classes, labels) for labels in (y, partner_y))
-        number = len(self.classes)
-        return self._negative.flatten()[(which * number + own) * number + other]
+        return self._negative[which, own, other]
 
     def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
         """The label of the best partner of each label, (S, B)."""
-        row = which * len(self.classes) + torch.searchsorted(self.classes, y)
-        return self.classes[self._optimal.flatten()[row]]
+        return self.classes[self._optimal[which, torch.searchsorted(self.classes, y)]]
 
     def state_dict(self) -> dict[str, Any]:
         """The classes and all scores."""
@@ -216,15 +214,15 @@ class PairSelector:
             return
         index = self._draw_exemplars()
         embeddings = embed_rows(model, head, pool.inputs, index, self._ranks)  # (n, d)
-        y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)
+        y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)  # (n,) each
         if self._settings.gradient == "memory":
-            protected = index >= pool.num_new
+            protected = index >= pool.num_new  # the memory follows the new samples in the pool
         search = choose_search(self._settings.criterion, self._num_classes)
         if search != "exact":
             self.pairs = self._on_demand(search, head, adjustment, embeddings, y, protected)
             return
         with torch.no_grad():
-            logits = head(embeddings.to(head.weight.dtype)).float()
+            logits = head(embeddings.to(head.weight.dtype)).float()  # (n, C)
         logits = logits if adjustment is None else logits + adjustment
         self.pairs = pair_tables(
             Exemplars(embeddings, logits, y),
@@ -273,10 +271,6 @@ class PairSelector:
             block=settings.criterion_block,
         )
         return PairsOnDemand(sketch, ratios, search, settings.criterion_block)
-
-    def forget(self) -> None:
-        """Drop the pairs, because labels now mean other classes."""
-        self.pairs = None
 
     def state_dict(self) -> dict[str, Any]:
         """The pairs of the epoch, on which its remaining batches depend."""

@@ -22,6 +22,7 @@ from gradmix.diagnostics.inner_products import (
 from gradmix.types import Samples
 
 BLOCK = 1024  # pairs mixed at once
+EXEMPLARS = 32  # samples drawn of every class
 CURVE = tuple(k / 10 for k in range(11))  # mixing ratios of a curve
 CENTRES = tuple((k + 0.5) / 8 for k in range(8))  # mixing ratios that represent a uniform λ
 
@@ -132,7 +133,7 @@ def class_pair_scores(
     current: Pair,
     *,
     lambdas: Sequence[float],
-    criterion_exemplars: int = 32,
+    criterion_exemplars: int = EXEMPLARS,
     rows: int | None = None,
     average: str = "sample",
     head: nn.Linear | None = None,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gradmix.diagnostics.approximation import (
     CENTRES,
+    EXEMPLARS,
     ApproximationError,
     PairAgreement,
     approximation_error,
@@ -26,7 +27,6 @@ from gradmix.training.loop import EpochDone, Event, Training
 from gradmix.types import Samples
 
 BATCHES = 4  # batches of a measurement of the detrimental rate
-EXEMPLARS = 32  # samples of every class in the other measurements
 MAX_INPUTS = 2**16  # network inputs of a measurement of pairs; one class may need more
 CURVE = tuple(k / 8 for k in range(9))  # mixing ratios of the approximation error
 
@@ -145,7 +145,6 @@ def _measure_pairs(
             _memory_of(method),
             _draw_exemplars(method, generator, with_memory=False),
             lambdas=ratios,
-            criterion_exemplars=EXEMPLARS,
             rows=_num_rows(method, len(ratios)),
             head=method.head,
             generator=generator,

@@ -7,13 +7,11 @@ aimagelab/mammoth.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradmix.methods.er import ER
-from gradmix.mixing.mixer import Plan
 
 
 class AGEM(ER):
@@ -26,19 +24,15 @@ class AGEM(ER):
     memory. The reference gradient stays unmixed. Criterion: as in ER.
     """
 
-    adjusts_gradients = True
+    _reference: list[Tensor | None] | None = None  # from `train_step` to `adjust_gradients`
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._reference: list[Tensor | None] = []  # from `train_step` to `adjust_gradients`
-
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Use batches of new samples; the memory has its own batch."""
-        return self.mixer.plan(new, self.selector.pairs)
+    def join(self, new: Tensor) -> Tensor:
+        """Return the new samples alone; the memory has its own batch."""
+        return new
 
     def train_step(self, step: int) -> Tensor:
         """Return the cross-entropy of the mixed B1; compute the memory's gradient beside it."""
-        self._reference = self.memory_gradient() if len(self.memory) else []
+        self._reference = self.memory_gradient() if len(self.memory) else None
         return super().train_step(step)
 
     def memory_gradient(self) -> list[Tensor | None]:
@@ -52,9 +46,9 @@ class AGEM(ER):
 
     def adjust_gradients(self) -> None:
         """Remove the component that opposes the memory's gradient."""
-        if self._reference:
+        if self._reference is not None:
             project(self.parameters(), self._reference)
-            self._reference = []
+            self._reference = None
 
     def class_shares(self) -> Tensor:
         """Return the shares among the new samples: the loss covers no others."""

@@ -59,13 +59,11 @@ class Method(Parts, ABC):
         """How many rows the batch of a step has, on all ranks together."""
         if self.plan is not None:
             return self.plan.y.shape[1]
-        assert self.new is not None
         return self.new.shape[1] + self.replay_size
 
     @property
     def new_rows(self) -> int:
         """How many of this rank's rows are new samples, which come first in a batch."""
-        assert self.new is not None
         number, rows = self.new.shape[1], self.ranks.rows(self.step_rows)
         return max(0, min(number, int(rows.stop)) - int(rows.start))
 
@@ -110,15 +108,18 @@ class Method(Parts, ABC):
 
         Streamed samples are then read ahead. A step may need others, too.
         """
-        assert self.new is not None
         steps, plan, ranks = range(first_step, len(self.new)), self.plan, self.ranks
-        if plan is not None and plan.index is not None:
+        if plan is not None:
             return [plan.needed(step, ranks.rows(plan.y.shape[1])) for step in steps]
         return [self.new[step, ranks.rows(self.new.shape[1])] for step in steps]
 
     def stages(self) -> Sequence[Stage]:
         """Return the stages of the current task's training."""
-        return [Stage("train", self.settings.epochs)]
+        return [self.new_stage("train")] if self.trains else []
+
+    def new_stage(self, name: str, share: float = 1.0, *, mixed: bool = True) -> Stage:
+        """Return a stage whose length is a multiple of the setting `epochs`, at least 1."""
+        return Stage(name, max(1, round(self.settings.epochs * share)), mixed)
 
     def begin_task(self, pool: Pool, seen: int) -> None:
         """Start a task.
@@ -147,15 +148,15 @@ class Method(Parts, ABC):
         self.optimizer = self.new_optimizer()
 
     def adjust_gradients(self) -> None:
-        """Change the gradients of a step before the optimizer uses them, if `adjusts_gradients`."""
+        """Change the gradients of a step before the optimizer uses them; here not at all."""
 
     def remark(self) -> str | None:
         """Return what a user should know about the task that has begun; None if nothing."""
         return None
 
     def train_mode(self) -> None:
-        """Put the modules that the current stage trains in training mode."""
-        self.model.train()
+        """Put the network in training mode, or in evaluation mode if the stage trains others."""
+        self.model.train(self.model in self.trained_modules())
 
     def learning_rates(self, epoch: int, steps: int) -> list[float]:
         """Return the learning rate of each step of an epoch; see `lr_factor`.

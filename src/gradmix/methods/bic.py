@@ -5,7 +5,7 @@ Source: Wu et al., "Large Scale Incremental Learning", CVPR 2019; reference form
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
-from gradmix.methods.lwf import WithOldNetwork
+from gradmix.methods.lwf import Distilled, DistilledOptions
 from gradmix.methods.parts import Options
 from gradmix.mixing.plan import check_rows
 from gradmix.types import Samples
@@ -22,16 +22,15 @@ from gradmix.types import Samples
 RIDGE = 0.01  # pulls α to 1 and β to 0; a few held-out samples may be separable without bound
 
 
-class BiCOptions(Options):
+class BiCOptions(DistilledOptions):
     """The reference's values."""
 
-    temperature: Number = setting(2.0, "Temperature of the distillation.", gt=0)
     holdout: Number = setting(
         0.1, "Share of the exemplars that only the correction uses.", gt=0, lt=1
     )
 
 
-class BiC(WithOldNetwork):
+class BiC(Distilled):
     """(1 − μ) · CE + μ · distillation; then α and β for the logits of the new classes.
 
     A tenth of each old class's exemplars, and as many samples of each new class, are held out of
@@ -44,15 +43,11 @@ class BiC(WithOldNetwork):
     are never mixed. Criterion: as in ER.
     """
 
-    needs_new_classes: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = BiCOptions
     options: BiCOptions
     other_state: ClassVar[tuple[str, ...]] = ("held",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.held = torch.empty(0, dtype=torch.int64)  # held-out rows of the whole pool
-        self.whole: Pool | None = None  # the pool with them
+    held = torch.empty(0, dtype=torch.int64)  # held-out rows of the whole pool
+    whole: Pool | None = None  # the pool with them
 
     def begin_task(self, pool: Pool, seen: int) -> None:
         """From the second task on, hold out some samples of every class."""
@@ -96,10 +91,6 @@ class BiC(WithOldNetwork):
         generator = self.streams.device("replay")
         drawn = torch.randperm(len(y) - number, generator=generator, device=y.device)
         return number + drawn[: self.replay_size]
-
-    def train_step(self, step: int) -> Tensor:
-        """Return the distilled loss of one mixed batch."""
-        return self.distilled_loss(self.mixed_batch(step), self.options.temperature)
 
     def end_task(self, new: Samples) -> None:
         """Correct the head, and store exemplars of all samples."""

@@ -25,14 +25,12 @@ class FineTuning(ER):
     """
 
     replays: ClassVar[bool] = False
-    selection: ClassVar[str | None] = None
 
 
 class FromScratch(ER):
     """Starts every task from the initial weights; the base of joint training and GDumb."""
 
     replays: ClassVar[bool] = False
-    selection: ClassVar[str | None] = None
     online: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -93,15 +91,11 @@ class Joint(FromScratch):
     gradient partners have no meaning and are refused.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._stored: list[Samples] = []
+    _stored: Samples | None = None
 
     def stored_samples(self) -> Samples:
         """Return everything seen."""
-        if not self._stored:
-            return super().stored_samples()
-        return Samples(*(torch.cat(parts) for parts in zip(*self._stored, strict=True)))
+        return super().stored_samples() if self._stored is None else self._stored
 
     def set_pool(self, pool: Pool) -> None:
         """Take the data of a task; it must fit in memory."""
@@ -121,19 +115,22 @@ class Joint(FromScratch):
 
     def end_task(self, new: Samples) -> None:
         """Store all samples."""
-        self._stored.append(new)
+        old = self._stored
+        if old is not None:
+            new = Samples(torch.cat([old.x, new.x]), torch.cat([old.y, new.y]))
+        self._stored = new
 
     def forget(self, label: int) -> None:
         """Remove a class and its data; the initial weights never saw any data."""
         super().forget(label)
         x, y = self.stored_samples()
         kept = y != label
-        self._stored = [Samples(x[kept], y[kept] - (y[kept] > label).long())]
+        self._stored = Samples(x[kept], y[kept] - (y[kept] > label).long())
 
     def drop_samples(self) -> None:
         """Remove all data seen, too."""
         super().drop_samples()
-        self._stored = []
+        self._stored = None
 
     def state_dict(self) -> dict[str, Any]:
         """Add the data seen."""
@@ -144,4 +141,4 @@ class Joint(FromScratch):
         super().load_memory(state)
         stored = Samples(state["kept"]["x"], state["kept"]["y"])
         self.check_labels(stored.y)
-        self._stored = [stored] if len(stored.y) else []
+        self._stored = stored if len(stored.y) else None

@@ -10,7 +10,6 @@ class mean (Rebuffi et al., CVPR 2017), streaming LDA (Hayes and Kanan, CVPR Wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +19,7 @@ from gradmix._setting_types import Number, setting
 from gradmix.closed_form import SLDA, CalibratedHead, ClosedFormHead, NearestMean, Ridge
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
-from gradmix.methods.parts import Options, Stage
+from gradmix.methods.parts import Options
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Plan
 from gradmix.models.network import Network
@@ -37,19 +36,18 @@ class ClosedForm(Method):
     """
 
     replays: ClassVar[bool] = False
-    selection: ClassVar[str | None] = None
     trains: ClassVar[bool] = False
     solver_type: ClassVar[type[ClosedFormHead]]
+    sample_weights: Tensor | None = None  # of the next task's samples, (N,)
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)
-        if not isinstance(model, Network) or any(True for _ in [*model.shared, *model.special]):
+        if not isinstance(model, Network) or [*model.shared, *model.special]:
             raise InputError(
                 f"model is a {type(model).__name__}; {type(self).__name__} trains no layers and "
                 "needs model='linear', on frozen features"
             )
         self.calibrated = CalibratedHead(self.new_solver())
-        self.sample_weights: Tensor | None = None  # of the next task's samples, (N,)
 
     def new_solver(self) -> ClosedFormHead:
         """Return an empty closed-form head."""
@@ -63,10 +61,6 @@ class ClosedForm(Method):
                 f"mix has {recipe.partners!r} partners, and {cls.__name__} has no training steps; "
                 "give mix='none'"
             )
-
-    def stages(self) -> Sequence[Stage]:
-        """Return no stages: nothing is trained."""
-        return []
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Plan nothing."""

@@ -38,16 +38,15 @@ def start_from_closed_form(
         quota = torch.full((int(pool.y.max()) + 1,), most, device=pool.y.device)
         index = first_of_each_class(pool.y, index, quota)
     labels = pool.y[index].cpu()
-    embeddings = embed_rows(model, head, pool.inputs, index, ranks)
+    embeddings = embed_rows(model, head, pool.inputs, index, ranks).cpu()  # (n, d)
     held = every_tenth(labels)
     ridge = Ridge(head.in_features, normalise=False)
-    ridge.update(embeddings[~held.to(embeddings.device)], labels[~held])
+    ridge.update(embeddings[~held], labels[~held])
     temperature = 1.0
     if bool(held.any()) and len(ridge.classes) > 1:
-        scores = ridge.scores(embeddings[held.to(embeddings.device)])
         places = torch.searchsorted(torch.tensor(ridge.classes), labels[held])
-        temperature = fit_temperature(scores, places)
-        ridge.update(embeddings[held.to(embeddings.device)], labels[held])
+        temperature = fit_temperature(ridge.scores(embeddings[held]), places)
+        ridge.update(embeddings[held], labels[held])
     lowest = float(ridge.scores(embeddings).min()) / temperature
     weight, bias = ridge.linear()  # (d, C), (C,)
     classes = list(ridge.classes)

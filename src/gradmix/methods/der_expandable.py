@@ -18,7 +18,6 @@ from gradmix.memory import random_priority
 from gradmix.memory.replay import first_of_each_class
 from gradmix.methods.memo import Expanding, ExpandingOptions, SpecialisedNetwork
 from gradmix.methods.parts import Options, Stage
-from gradmix.mixing.mixer import Plan
 from gradmix.mixing.plan import check_rows
 from gradmix.models.network import Network, new_linear, remove_head
 from gradmix.types import Samples
@@ -60,23 +59,19 @@ class DERExpandable(Expanding):
     options_type: ClassVar[type[Options]] = DERExpandableOptions
     options: DERExpandableOptions
     other_state: ClassVar[tuple[str, ...]] = ("balanced",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.balanced: Tensor | None = None  # pool rows on which the classifier is trained
+    balanced: Tensor | None = None  # pool rows on which the classifier is trained
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which whole networks can be added."""
-        head = first.head
-        return SpecialisedNetwork(None, remove_head(first), head, first.draws_randomly)
+        head, random = first.head, first.draws_randomly
+        return SpecialisedNetwork(None, remove_head(first), head, draws_randomly=random)
 
     def stages(self) -> Sequence[Stage]:
         """Return the training of the network and, from the second task on, of the classifier."""
-        epochs = self.settings.epochs
         share = self.options.classifier
         if self.model.auxiliary is None or not share:
-            return [Stage("train", epochs)]
-        return [Stage("train", epochs), Stage("classifier", max(1, round(epochs * share)))]
+            return super().stages()
+        return [*super().stages(), self.new_stage("classifier", share, mixed=False)]
 
     def new_head(self, inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
         """Return a classifier with new weights, as in the reference."""
@@ -92,15 +87,9 @@ class DERExpandable(Expanding):
             self.balanced = first_of_each_class(y, priority, quota)
         super().begin_stage(stage)
 
-    def train_mode(self) -> None:
-        """Leave the networks in evaluation mode while the classifier is trained."""
-        self.model.train(self.stage.name != "classifier")
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the classifier's while it is trained, otherwise all that are not frozen."""
-        if self.stage.name == "classifier":
-            return list(self.head.parameters())
-        return super().parameters()
+    def trained_modules(self) -> list[nn.Module]:
+        """Return the classifier, or all networks."""
+        return [self.head if self.stage.name == "classifier" else self.model]
 
     def epoch_samples(self) -> int:
         """Count the balanced samples while the classifier is trained."""
@@ -108,12 +97,11 @@ class DERExpandable(Expanding):
             return len(self.balanced)
         return super().epoch_samples()
 
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Plan batches of new and replayed samples, or unmixed batches of the balanced ones."""
-        if self.stage.name != "classifier" or self.balanced is None:
-            return super().plan_epoch(new)
-        index = self.balanced[new]
-        return Plan(self.pool.y[index], index)
+    def join(self, new: Tensor) -> Tensor:
+        """Join new and replayed samples, or return the balanced ones."""
+        if self.stage.name == "classifier" and self.balanced is not None:
+            return self.balanced[new]
+        return super().join(new)
 
     def train_step(self, step: int) -> Tensor:
         """Return both losses; the classifier alone has the cross-entropy of softened outputs."""

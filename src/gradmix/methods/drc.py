@@ -125,12 +125,9 @@ class DRC(ExtendsNetwork):
     options: DRCOptions
     other_networks: ClassVar[tuple[str, ...]] = ("old", "adapted")
     model: TwoNorms
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.old: nn.Module | None = None  # the network before the task
-        self.old_classes = 0
-        self.adapted: nn.Module | None = None  # the network after adaptation
+    old: nn.Module | None = None  # the network before the task
+    old_classes = 0
+    adapted: nn.Module | None = None  # the network after adaptation
 
     def extended(self, first: Network) -> TwoNorms:
         """Return the network with two normalisations and a head without bias."""
@@ -146,31 +143,23 @@ class DRC(ExtendsNetwork):
 
     def stages(self) -> Sequence[Stage]:
         """Return adaptation and fusion; the first task has one stage."""
-        epochs = self.settings.epochs
         if self.old is None:
-            return [Stage("train", epochs)]
+            return super().stages()
         if self.old_classes == self.seen:  # nothing to adapt to
-            return [Stage("fusion", epochs)]
-        first = max(1, round(epochs * self.options.adaptation))
-        return [Stage("adaptation", first), Stage("fusion", max(1, epochs - first))]
+            return [self.new_stage("fusion")]
+        first = self.new_stage("adaptation", self.options.adaptation, mixed=False)
+        return [first, Stage("fusion", max(1, self.settings.epochs - first.epochs))]
 
     def begin_stage(self, stage: Stage) -> None:
         """Start a stage; fusion keeps the adapted network and adjusts logits by expected shares."""
         super().begin_stage(stage)
         if stage.name == "fusion":
             self.adapted = self.frozen_copy() if self.old_classes < self.seen else None
-            self.adjust(self.class_shares().clamp(min=1 / len(self.pool)))
+            self.adjust(self.expected_shares(), self.options.prior)
 
-    def adjust(self, shares: Tensor) -> None:
-        """Let the loss and the criterion add the logarithms of some shares to the logits."""
-        power = self.settings.logit_adjustment or self.options.prior
-        self.adjustment = power * shares.log() if power else None
-
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Plan batches of new and replayed samples; adaptation uses new ones, unmixed."""
-        if self.stage.name == "adaptation":
-            return Plan(self.pool.y[new], new)
-        return super().plan_epoch(new)
+    def join(self, new: Tensor) -> Tensor:
+        """Join new and replayed samples; adaptation uses new ones only."""
+        return new if self.stage.name == "adaptation" else super().join(new)
 
     def begin_epoch(self, epoch: int, new: Tensor) -> None:
         """Plan the batches; fusion counts their labels, which gradient partners change."""
@@ -179,7 +168,8 @@ class DRC(ExtendsNetwork):
 
     def _count_labels(self) -> None:
         if self.stage.name == "fusion" and self.plan is not None:
-            self.adjust(label_shares(self.plan, self.head.out_features))
+            shares = label_shares(self.plan, self.head.out_features)
+            self.adjust(shares, self.options.prior)
 
     def train_step(self, step: int) -> Tensor:
         """Return the loss of the current stage."""

@@ -17,10 +17,9 @@ from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
 from gradmix.methods.er import ExtendsNetwork
-from gradmix.methods.losses import as_soft, fold_old_classes, smooth_labels
+from gradmix.methods.losses import as_soft, fold_old_classes
 from gradmix.methods.lwf import WithOldNetwork
 from gradmix.methods.parts import Options, Stage
-from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import BlockLinear, drop_output, grow_head
 from gradmix.models.network import Mix, Network, new_linear, remove_head
 from gradmix.models.vit import INIT_STD, MLP_RATIO, attend, draw_as_deit
@@ -207,11 +206,9 @@ class DyTox(ExtendsNetwork, WithOldNetwork):
 
     def stages(self) -> Sequence[Stage]:
         """Return training and, from the second task on, tuning."""
-        epochs = self.settings.epochs
         if len(self.model.tokens) == 1:
-            return [Stage("train", epochs)]
-        shorter = max(1, round(epochs * self.options.tuning))
-        return [Stage("train", epochs), Stage("tuning", shorter)]
+            return super().stages()
+        return [*super().stages(), self.new_stage("tuning", self.options.tuning)]
 
     @property
     def is_tuning(self) -> bool:
@@ -220,7 +217,7 @@ class DyTox(ExtendsNetwork, WithOldNetwork):
 
     def train_mode(self) -> None:
         """Put the network in training mode; the backbone rests while the heads are tuned."""
-        self.model.train()
+        super().train_mode()
         if self.is_tuning:
             self.model.backbone.eval()
 
@@ -241,26 +238,25 @@ class DyTox(ExtendsNetwork, WithOldNetwork):
         fair = int(self.memory.y.bincount().max()) * self.seen
         return min(fair, self.pool.num_new)
 
-    def plan_epoch(self, new: Tensor) -> Plan | None:
+    def join(self, new: Tensor) -> Tensor:
         """Join new and replayed samples; in tuning draw as many with classes in equal shares."""
         if not self.is_tuning:
-            return super().plan_epoch(new)
-        index = ClassIndex(self.pool.y, self.seen)
+            return super().join(new)
         shape = (len(new), new.shape[1] + self.replay_size)
-        rows = index.draw_balanced(shape, self.streams.device("replay"))
-        return self.mixer.plan(rows, self.selector.pairs)
+        generator = self.streams.device("replay")
+        return ClassIndex(self.pool.y, self.seen).draw_balanced(shape, generator)
 
     # --- the loss ---------------------------------------------------------------------------
 
     def train_step(self, step: int) -> Tensor:
         """Return BCE, weighted against the distillation, and the divergence loss."""
-        net, mixed, smoothing = self.model, self.mixed_batch(step), self.settings.label_smoothing
+        net, mixed = self.model, self.mixed_batch(step)
         with torch.set_grad_enabled(not self.is_tuning):
             patches = net.backbone.tokens(mixed.x, mixed.mix, mixed.at)
         embeddings = net.embeddings(patches)
         logits = net.classify(embeddings)
         targets = as_soft(mixed.targets, self.seen).to(logits.dtype)
-        loss = F.binary_cross_entropy_with_logits(logits, smooth_labels(targets, smoothing))
+        loss = F.binary_cross_entropy_with_logits(logits, self.smoothed(targets))
         if self.is_tuning or net.divergence is None:
             return loss
         if self.old is not None and self.old_classes < self.seen:
@@ -269,7 +265,7 @@ class DyTox(ExtendsNetwork, WithOldNetwork):
             loss = (1 - share) * loss + share * distance
         outputs: Tensor = net.divergence(embeddings[-1])
         old = self.seen - (outputs.shape[1] - 1)
-        folded = smooth_labels(fold_old_classes(targets, old), smoothing)
+        folded = self.smoothed(fold_old_classes(targets, old))
         auxiliary = F.binary_cross_entropy_with_logits(outputs, folded)
         return loss + self.options.divergence * auxiliary
 

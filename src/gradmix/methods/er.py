@@ -35,7 +35,10 @@ class ER(Method):
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Join each batch of new samples with replayed ones and draw how they are mixed."""
-        return self.mixer.plan(self.join(new), self.selector.pairs)
+        index = self.join(new)  # (S, B) pool rows, B = |B1| + |B2|
+        if not self.stage.mixed:
+            return Plan(self.pool.y[index], index)
+        return self.mixer.plan(index, self.selector.pairs)
 
     def join(self, new: Tensor) -> Tensor:
         """Return pool rows of B1 ∪ B2 for every step, (S, |B1| + |B2|)."""
@@ -84,6 +87,11 @@ class ER(Method):
         smoothing = self.settings.label_smoothing
         return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction=reduction)
 
+    def smoothed(self, targets: Tensor) -> Tensor:
+        """Return soft labels (B, K) smoothed in the same way, for losses that are no softmax."""
+        share = self.settings.label_smoothing
+        return targets * (1 - share) + share / targets.shape[1]
+
     def adjusted(self, logits: Tensor) -> Tensor:
         """Return z + τ log π, (B, C); the logits z themselves if τ is 0."""
         return logits if self.adjustment is None else logits + self.adjustment
@@ -92,8 +100,19 @@ class ER(Method):
         """Take the data of a task, and the shares π of its classes for logit adjustment."""
         super().set_pool(pool)
         if self.settings.logit_adjustment:
-            shares = self.class_shares().clamp(min=1 / len(pool))  # also of classes without samples
-            self.adjustment = self.settings.logit_adjustment * shares.log()
+            self.adjust(self.expected_shares())
+
+    def adjust(self, shares: Tensor, default: float = 0.0) -> None:
+        """Let the loss and the criterion add τ log π to the logits, with these shares π, (C,).
+
+        τ is the setting, or the default if that is 0.
+        """
+        power = self.settings.logit_adjustment or default
+        self.adjustment = power * shares.log() if power else None
+
+    def expected_shares(self) -> Tensor:
+        """Return `class_shares` above 0, also for classes without samples, (C,)."""
+        return self.class_shares().clamp(min=1 / len(self.pool))
 
     def class_shares(self) -> Tensor:
         """Return π, the expected share of each class in the labels that a step trains on, (C,)."""
@@ -114,7 +133,6 @@ class ExtendsNetwork(ER):
 
     grows: ClassVar[bool] = True
     needs_new_classes: ClassVar[bool] = True
-    extends_network: ClassVar[bool] = True
     online: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:

@@ -49,7 +49,6 @@ class ERACE(ER):
 
     def train_step(self, step: int) -> Tensor:
         """Return CE(B1 among its own classes) + CE(B2 among all)."""
-        assert self.new is not None
         mixed, number = self.mixed_batch(step), self.new.shape[1]
         outputs = self.logits(mixed)
         if not len(self.memory):

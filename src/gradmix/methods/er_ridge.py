@@ -50,10 +50,7 @@ class ERRidge(ER):
     options_type: ClassVar[type[Options]] = ERRidgeOptions
     options: ERRidgeOptions
     online: ClassVar[bool] = False  # a batch is too small to calibrate on
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.ridge: CalibratedHead | None = None  # from the first task on
+    ridge: CalibratedHead | None = None  # from the first task on
 
     def _new_ridge(self, inputs: int) -> CalibratedHead:
         generator = self.streams.generator("features")

@@ -44,6 +44,7 @@ class EWC(FineTuning):
     options_type: ClassVar[type[Options]] = EWCOptions
     options: EWCOptions
     online: ClassVar[bool] = False
+    other_state: ClassVar[tuple[str, ...]] = ("importance", "anchor")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -100,28 +101,23 @@ class EWC(FineTuning):
         """Remove the class from importances and anchors, too."""
         names = [f"{self.head_name}.{part}" for part in ("weight", "bias")]
         super().drop_outputs(label)
-        for kept in (self.importance, self.anchor):
-            for name in names:
-                if name in kept:
-                    kept[name] = torch.cat([kept[name][:label], kept[name][label + 1 :]])
-
-    # --- state ------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Add importances and anchors."""
-        own = {"importance": dict(self.importance), "anchor": dict(self.anchor)}
-        return super().state_dict() | own
+        self.importance, self.anchor = (
+            {
+                name: torch.cat([kept[:label], kept[label + 1 :]]) if name in names else kept
+                for name, kept in values.items()
+            }
+            for values in (self.importance, self.anchor)
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore importances and anchors, too."""
+        """Check importances and anchors, too."""
         super().load_state_dict(state)
-        for kind in ("importance", "anchor"):
-            self._check(kind, state[kind])
-        if state["importance"].keys() != state["anchor"].keys() or any(
-            bool((value < 0).any()) for value in state["importance"].values()
+        self._check("importance", self.importance)
+        self._check("anchor", self.anchor)
+        if self.importance.keys() != self.anchor.keys() or any(
+            bool((value < 0).any()) for value in self.importance.values()
         ):
             raise InputError("importance: values are negative, or do not belong to the anchor")
-        self.importance, self.anchor = dict(state["importance"]), dict(state["anchor"])
 
     def _check(self, kind: str, saved: dict[str, Tensor]) -> None:
         """Raise InputError unless saved values fit the parameters; the head may have grown."""

@@ -19,7 +19,6 @@ from gradmix.errors import InputError
 from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import distillation
 from gradmix.methods.parts import Options, Stage
-from gradmix.mixing.mixer import Plan
 from gradmix.models.heads import drop_output, widen_head
 from gradmix.models.network import Mix, Network, new_linear
 from gradmix.types import MixedBatch
@@ -93,10 +92,7 @@ class FOSTER(ExtendsNetwork):
     options_type: ClassVar[type[Options]] = FOSTEROptions
     options: FOSTEROptions
     other_networks: ClassVar[tuple[str, ...]] = ("student",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.student: Network | None = None
+    student: Network | None = None
 
     def grow(self, seen: int) -> None:
         """From the second task on, make two branches; the last student becomes the old one."""
@@ -110,11 +106,13 @@ class FOSTER(ExtendsNetwork):
 
     def stages(self) -> Sequence[Stage]:
         """Return boosting and compression; the first task has one stage."""
-        epochs = self.settings.epochs
         if not isinstance(self.model, TwoBranches):
-            return [Stage("train", epochs)]
-        shorter = max(1, round(epochs * self.options.compression))
-        return [Stage("boosting", epochs), Stage("compression", shorter)]
+            return super().stages()
+        options = self.options
+        return [
+            self.new_stage("boosting", mixed=bool(options.mix_boosting)),
+            self.new_stage("compression", options.compression, mixed=bool(options.mix_compression)),
+        ]
 
     def begin_stage(self, stage: Stage) -> None:
         """Start a stage; compression starts from the old network with a grown head."""
@@ -128,26 +126,9 @@ class FOSTER(ExtendsNetwork):
         student.head = self.grown(student.head, self.head.out_features)
         self.student = student.requires_grad_(True).train()
 
-    def train_mode(self) -> None:
-        """Train the student in compression, with the two branches in evaluation mode."""
-        self.model.train(self.stage.name != "compression")
-        if self.student is not None:
-            self.student.train()
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the student's in compression, otherwise all that are not frozen."""
-        trained = self.student if self.stage.name == "compression" else self.model
-        assert trained is not None
-        return [parameter for parameter in trained.parameters() if parameter.requires_grad]
-
-    def plan_epoch(self, new: Tensor) -> Plan | None:
-        """Plan the batches; stages whose option says so stay unmixed."""
-        options = self.options
-        mixed = {"boosting": options.mix_boosting, "compression": options.mix_compression}
-        if mixed.get(self.stage.name, True):
-            return super().plan_epoch(new)
-        index = self.join(new)
-        return Plan(self.pool.y[index], index)
+    def trained_modules(self) -> list[nn.Module]:
+        """Return the student while there is one, in compression; otherwise the network."""
+        return [self.model if self.student is None else self.student]
 
     def train_step(self, step: int) -> Tensor:
         """Return the loss of the current stage."""

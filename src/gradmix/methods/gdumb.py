@@ -61,4 +61,4 @@ class GDumb(FromScratch):
 
     def stages(self) -> Sequence[Stage]:
         """Return one stage of many passes, because the memory is small."""
-        return [Stage("train", max(1, round(self.settings.epochs * self.options.passes)))]
+        return [self.new_stage("train", self.options.passes)]

@@ -73,21 +73,23 @@ class GSSStream(GSS):
     time. The buffers enter the memory at the end of the task.
     """
 
+    other_state: ClassVar[tuple[str, ...]] = ("first_epoch",)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._buffers: dict[int, GreedyBuffer] = {}
-        self._first_epoch = False
+        self.first_epoch = False  # whether the current epoch fills them
 
     def begin_epoch(self, epoch: int, new: Tensor) -> None:
         """Start new buffers in the first epoch."""
         super().begin_epoch(epoch, new)
-        self._first_epoch = epoch == 0
-        if self._first_epoch:
+        self.first_epoch = epoch == 0
+        if self.first_epoch:
             self._buffers = {}
 
     def mixed_batch(self, step: int) -> MixedBatch:
         """Let the new samples compete before the step trains on them; call it once per step."""
-        if self._first_epoch and self.new is not None:
+        if self.first_epoch:
             self.offer(self._buffers, self.new[step])
         return super().mixed_batch(step)
 
@@ -108,12 +110,11 @@ class GSSStream(GSS):
     def state_dict(self) -> dict[str, Any]:
         """Add the buffers of the current task."""
         buffers = {str(label): buffer.state_dict() for label, buffer in self._buffers.items()}
-        return {**super().state_dict(), "buffers": buffers, "first_epoch": self._first_epoch}
+        return {**super().state_dict(), "buffers": buffers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the buffers of the current task, too."""
         super().load_state_dict(state)
-        self._first_epoch = state["first_epoch"]
         self._buffers = {}
         for label, saved in state["buffers"].items():
             if not label.isdecimal() or int(label) >= self.seen:

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from gradmix.criterion import embed
 from gradmix.errors import InputError
 from gradmix.methods.er import ER
-from gradmix.methods.losses import as_soft, smooth_labels
+from gradmix.methods.losses import as_soft
 from gradmix.methods.lwf import WithOldNetwork
-from gradmix.types import MixedBatch, Samples
+from gradmix.types import MixedBatch
 
 
 class NearestMean(ER):
@@ -27,32 +27,26 @@ class NearestMean(ER):
     The predictions of the trained head are reported as "head".
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._means: tuple[Tensor, Tensor] | None = None  # classes (K,) and means (K, d)
+    _means: tuple[Tensor, Tensor] | None = None  # classes (K,) and means (K, d)
+    _means_of: Tensor | None = None  # the memory's labels that they were computed from
 
     def mixed_batch(self, step: int) -> MixedBatch:
         """Return the batch of a step; the next prediction computes class means again."""
         self._means = None
         return super().mixed_batch(step)
 
-    def end_task(self, new: Samples) -> None:
-        """Store exemplars; the next prediction computes class means again."""
-        self._means = None
-        super().end_task(new)
-
     def class_means(self) -> tuple[Tensor, Tensor]:
         """Return the classes in memory, (K,), and the means of their embeddings, (K, d).
 
         Embeddings and means have length 1.
         """
-        if self._means is None:
-            x, y = self.memory.samples
+        x, y = self.memory.samples
+        if self._means is None or self._means_of is not y:  # the memory has changed
             seen = embed(self.model, self.head, self.normalise(x), y)
             features = F.normalize(seen.embeddings, dim=1)
             classes = y.unique()
             means = torch.stack([features[y == label].mean(dim=0) for label in classes])
-            self._means = classes, F.normalize(means, dim=1)
+            self._means, self._means_of = (classes, F.normalize(means, dim=1)), y
         return self._means
 
     @torch.no_grad()
@@ -79,11 +73,6 @@ class NearestMean(ER):
             f"{type(self).__name__} predicts by the means of its exemplars and needs them; give "
             "include_exemplars=True, or learn with another method"
         )
-
-    def drop_outputs(self, label: int) -> None:
-        """Remove an output; the next prediction computes class means again."""
-        super().drop_outputs(label)
-        self._means = None
 
     def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """Add the trained head."""
@@ -113,8 +102,7 @@ class ICaRL(NearestMean, WithOldNetwork):
         """Return the binary cross-entropy: labels for new outputs, old answers for old ones."""
         mixed = self.mixed_batch(step)
         outputs = self.logits(mixed)
-        targets = as_soft(mixed.targets, outputs.shape[1]).to(outputs.dtype)
-        targets = smooth_labels(targets, self.settings.label_smoothing)
+        targets = self.smoothed(as_soft(mixed.targets, outputs.shape[1]).to(outputs.dtype))
         if self.old is not None:
             answers = self.old_logits(mixed).sigmoid()
             targets = torch.cat([answers, targets[:, self.old_classes :]], dim=1)

@@ -12,11 +12,6 @@ def as_soft(targets: Tensor, outputs: int) -> Tensor:
     return targets if targets.ndim == 2 else F.one_hot(targets, outputs).to(torch.float32)
 
 
-def smooth_labels(targets: Tensor, share: float) -> Tensor:
-    """Return soft labels (B, C) with a share of their mass spread over all outputs."""
-    return targets * (1 - share) + share / targets.shape[1]
-
-
 def fold_old_classes(targets: Tensor, number_old: int) -> Tensor:
     """Return the summed mass of the old classes, which come first, then each new one's, (B, 1 + n).
 

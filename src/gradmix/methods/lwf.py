@@ -21,20 +21,12 @@ from gradmix.types import MixedBatch
 
 
 class WithOldNetwork(ER):
-    """ER that keeps a frozen copy of the network from the second task on.
-
-    Attributes:
-        old: The copy, in evaluation mode; None in the first task.
-        old_classes: How many classes it knows: its first outputs.
-    """
+    """ER that keeps a frozen copy of the network from the second task on."""
 
     online: ClassVar[bool] = False
     other_networks: ClassVar[tuple[str, ...]] = ("old",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.old: nn.Module | None = None
-        self.old_classes = 0
+    old: nn.Module | None = None  # the copy, in evaluation mode; None in the first task
+    old_classes = 0  # how many classes it knows: its first outputs
 
     def begin_task(self, pool: Pool, seen: int) -> None:
         """From the second task on, copy the network before it trains."""
@@ -50,18 +42,9 @@ class WithOldNetwork(ER):
         outputs: Tensor = self.old(mixed.x, mix=mixed.mix, at=mixed.at)
         return outputs[:, : self.old_classes]
 
-    def distilled_loss(self, mixed: MixedBatch, temperature: float) -> Tensor:
-        """Return (1 − μ) · CE + μ · distillation, with the share μ of old classes among all.
-
-        Without an old network the loss is the cross-entropy. If no class is new, μ is 1/2.
-        """
-        outputs = self.logits(mixed)
-        loss = self.class_loss(outputs, mixed.targets)
-        if self.old is None:
-            return loss
-        share = self.old_classes / self.seen if self.old_classes < self.seen else 0.5
-        known = outputs[:, : self.old_classes]
-        return (1 - share) * loss + share * distillation(known, self.old_logits(mixed), temperature)
+    def distillation(self, outputs: Tensor, mixed: MixedBatch, temperature: float) -> Tensor:
+        """Return the distillation loss of outputs (B, C) from the old network, on its classes."""
+        return distillation(outputs[:, : self.old_classes], self.old_logits(mixed), temperature)
 
     def drop_outputs(self, label: int) -> None:
         """Remove the output from the old network, too."""
@@ -80,6 +63,31 @@ class WithOldNetwork(ER):
         super().rebuild(structure)
         self.old_classes = structure["old_classes"]
         self.old = self.frozen_copy() if self.old_classes else None
+
+
+class DistilledOptions(Options):
+    """The references' values."""
+
+    temperature: Number = setting(2.0, "Temperature of the distillation.", gt=0)
+
+
+class Distilled(WithOldNetwork):
+    """(1 − μ) · CE + μ · distillation, with the share μ of old classes among all: WA and BiC."""
+
+    needs_new_classes: ClassVar[bool] = True
+    options_type: ClassVar[type[Options]] = DistilledOptions
+    options: DistilledOptions
+
+    def train_step(self, step: int) -> Tensor:
+        """Return the loss: in the first task CE alone; if no class is new, μ is 1/2."""
+        mixed = self.mixed_batch(step)
+        outputs = self.logits(mixed)
+        loss = self.class_loss(outputs, mixed.targets)
+        if self.old is None:
+            return loss
+        share = self.old_classes / self.seen if self.old_classes < self.seen else 0.5
+        kept = self.distillation(outputs, mixed, self.options.temperature)
+        return (1 - share) * loss + share * kept
 
 
 class LwFOptions(Options):
@@ -102,7 +110,6 @@ class LwF(WithOldNetwork):
     options_type: ClassVar[type[Options]] = LwFOptions
     options: LwFOptions
     replays: ClassVar[bool] = False
-    selection: ClassVar[str | None] = None
 
     def train_step(self, step: int) -> Tensor:
         """Return CE(classes of the task) + λ · distillation(old classes)."""
@@ -112,6 +119,5 @@ class LwF(WithOldNetwork):
         loss = self.cross_entropy(self.adjusted(outputs)[:, classes], targets[:, classes])
         if self.old is None:
             return loss
-        known = outputs[:, : self.old_classes]
-        kept = distillation(known, self.old_logits(mixed), self.options.temperature)
+        kept = self.distillation(outputs, mixed, self.options.temperature)
         return loss + self.options.distill * kept

@@ -37,14 +37,21 @@ class ExpandingOptions(Options):
 class SpecialisedNetwork(nn.Module):
     """One shared part, a special part for every task, and a head on all their embeddings.
 
-    Without a shared part, the special parts are networks without a head.
+    Without a shared part, the special parts are networks without a head. `keeps_shared` says
+    whether the shared part is frozen after the first task.
     """
 
     def __init__(
-        self, shared: Part | None, special: nn.Module, head: nn.Linear, draws_randomly: bool
+        self,
+        shared: Part | None,
+        special: nn.Module,
+        head: nn.Linear,
+        *,
+        draws_randomly: bool,
+        keeps_shared: bool = False,
     ) -> None:
         super().__init__()
-        self.draws_randomly = draws_randomly
+        self.draws_randomly, self.keeps_shared = draws_randomly, keeps_shared
         self.shared = shared
         self.specials = nn.ModuleList([special])
         self.head = head
@@ -65,9 +72,10 @@ class SpecialisedNetwork(nn.Module):
 
     def add_special(self) -> None:
         """Add a special part, a copy of the last, and freeze the older ones."""
-        self.specials.append(copy.deepcopy(self.specials[-1]))
-        for special in self.specials[:-1]:
-            special.requires_grad_(False)
+        added = copy.deepcopy(self.specials[-1])
+        self.specials.requires_grad_(False).append(added)
+        if self.keeps_shared and self.shared is not None:
+            self.shared.requires_grad_(False)
 
     def train(self, mode: bool = True) -> SpecialisedNetwork:
         """Set the mode; frozen parts stay in evaluation mode."""
@@ -183,20 +191,10 @@ class MEMO(Expanding):
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which special blocks can be added."""
-        return SpecialisedNetwork(first.shared, first.special, first.head, first.draws_randomly)
-
-    def grow(self, seen: int) -> None:
-        """Freeze the shared part, too, if asked for."""
-        super().grow(seen)
-        self._freeze()
-
-    def rebuild(self, structure: dict[str, Any]) -> None:
-        """Freeze the shared part, too, if asked for."""
-        super().rebuild(structure)
-        self._freeze()
-
-    def _freeze(self) -> None:
-        """After the first task, freeze the shared part if the options say so."""
-        if self.model.auxiliary is not None and not self.options.train_shared:
-            assert self.model.shared is not None
-            self.model.shared.requires_grad_(False)
+        return SpecialisedNetwork(
+            first.shared,
+            first.special,
+            first.head,
+            draws_randomly=first.draws_randomly,
+            keeps_shared=not self.options.train_shared,
+        )

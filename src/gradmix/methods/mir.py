@@ -34,7 +34,6 @@ class Retrieval(ER):
 
     def mixed_batch(self, step: int) -> MixedBatch:
         """Retrieve B2, then mix B1 ∪ B2."""
-        assert self.new is not None
         new = self.new[step]
         batch = torch.cat([new, self.retrieve(new)])
         return self.mixer.mix(self.mixer.plan(batch[None], self.selector.pairs), 0)
@@ -101,7 +100,6 @@ class MIR(Retrieval):
         loss = self.class_loss(outputs, new.y) * share
         gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         self.ranks.all_sum([gradient for gradient in gradients if gradient is not None])
-        assert self.optimizer is not None
         rates = {
             id(p): group["lr"] for group in self.optimizer.param_groups for p in group["params"]
         }

@@ -76,10 +76,10 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
     """Restore the state of each parameter, which must be one that this optimizer has for it."""
-    parameters, trial = _parameters(optimizer), copy.deepcopy(optimizer)
-    if len(saved) != len(parameters):
+    number, trial = len(_parameters(optimizer)), copy.deepcopy(optimizer)
+    if len(saved) != number:
         raise InputError(
-            f"optimizer: the state of {len(saved)} parameters is saved; there are {len(parameters)}"
+            f"optimizer: the state of {len(saved)} parameters is saved; there are {number}"
         )
     for parameter in _parameters(trial):
         parameter.grad = torch.zeros_like(parameter)
@@ -88,12 +88,15 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]
     for number, (state, own) in enumerate(zip(saved, expected, strict=True)):
         if state:
             _check(f"optimizer.{number}", state, own)
-    for parameter, state, own in zip(parameters, saved, expected, strict=True):
-        if state:
-            optimizer.state[parameter] = {
-                name: split_like(value, own[name]) if isinstance(value, Tensor) else value
-                for name, value in state.items()  # Adam counts steps on the CPU
-            }
+    states = {
+        number: {
+            name: split_like(value, own[name]) if isinstance(value, Tensor) else value
+            for name, value in state.items()
+        }
+        for number, (state, own) in enumerate(zip(saved, expected, strict=True))
+        if state
+    }
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -31,6 +31,7 @@ class Stage(NamedTuple):
 
     name: str
     epochs: int
+    mixed: bool = True  # whether its batches are mixed, if there is a mix
 
 
 class Options(Settings):
@@ -68,13 +69,11 @@ class Parts:
     grows: ClassVar[bool] = False  # whether the head must grow with the classes
     replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
     trains: ClassVar[bool] = True  # whether there are epochs of training
-    adjusts_gradients: ClassVar[bool] = False  # whether `adjust_gradients` changes them
     softmax: ClassVar[bool] = True  # whether labels are learned by a softmax cross-entropy
     plans: ClassVar[bool] = True  # whether `plan_epoch` returns a plan
-    selection: ClassVar[str | None] = "random"  # rule for exemplars; None if it is fixed
+    selection: ClassVar[str | None] = "random"  # rule for exemplars; None: another one of its own
     row_wise: ClassVar[bool] = True  # whether losses are means over rows, which ranks can share
     needs_new_classes: ClassVar[bool] = False  # whether every task must bring new classes
-    extends_network: ClassVar[bool] = False  # whether it adds parts to a `Network`, and needs one
     online: ClassVar[bool] = False  # whether `end_task` can store one batch after another
     extras: ClassVar[frozenset[str]] = frozenset()  # what the memory stores beside the samples
     other_networks: ClassVar[tuple[str, ...]] = ()  # attributes with networks to save, or None
@@ -101,11 +100,11 @@ class Parts:
         self.ranks = ranks
         self.stage = Stage("train", settings.epochs)
         self.seen = 0  # classes seen, the current task's included
-        self.optimizer: torch.optim.Optimizer | None = None  # of the current stage
         self.adjustment: Tensor | None = None  # (C,) that the loss adds to all logits
-        self.new: Tensor | None = None  # (S, |B1|) pool rows of each step's new samples
         self.plan: Plan | None = None  # the batches of the epoch
-        self.pool: Pool  # the data of the task; `set_pool` takes it
+        self.pool: Pool  # the data of the task, from `set_pool` on
+        self.optimizer: torch.optim.Optimizer  # of the current stage, from `begin_stage` on
+        self.new: Tensor  # (S, |B1|) pool rows of each step's new samples, from `begin_epoch` on
 
     # --- settings that the method refuses ----------------------------------------------------
 
@@ -121,7 +120,7 @@ class Parts:
     @classmethod
     def check_selection(cls, rule: str | None) -> None:
         """Raise InputError for a rule of selection that this method cannot follow."""
-        if rule is not None and cls.selection is None:
+        if rule is not None and (cls.selection is None or not cls.replays):
             raise InputError(
                 f"exemplar_selection is {rule!r}, but {cls.__name__} "
                 f"{'has its own rule' if cls.replays else 'keeps no exemplars'}; omit it"
@@ -201,9 +200,14 @@ class Parts:
 
     # --- the optimizer ----------------------------------------------------------------------
 
+    def trained_modules(self) -> list[nn.Module]:
+        """Return the modules that the current stage trains, except for their frozen parameters."""
+        return [self.model]
+
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that the current stage trains: those that are not frozen."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        """Return the parameters that the current stage trains."""
+        every = [p for module in self.trained_modules() for p in module.parameters()]
+        return [parameter for parameter in every if parameter.requires_grad]
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """Return an optimizer for the stage; a pretrained backbone has a lower learning rate."""
@@ -226,8 +230,7 @@ class Parts:
         self.memory.forget(label)
         self.drop_outputs(label)
         self.seen -= 1
-        self.mixer.forget_counts()
-        self.selector.forget()
+        self.selector.pairs = None
 
     def drop_outputs(self, label: int) -> None:
         """Remove a class from every network."""
@@ -274,7 +277,6 @@ class Parts:
 
     def stage_state_dict(self) -> dict[str, Any]:
         """Return what the rest of the current stage depends on."""
-        assert self.optimizer is not None
         return {
             "optimizer": optimizer_state(self.optimizer),
             "new": self.new,

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.augment import second_view
 from gradmix.methods.icarl import NearestMean
-from gradmix.methods.losses import as_soft, smooth_labels
+from gradmix.methods.losses import as_soft
 from gradmix.methods.parts import Options
 from gradmix.models.adapt import Adapted
 from gradmix.models.finetune import FineTuned
@@ -61,9 +61,9 @@ class SCR(NearestMean):
             new_linear(size, size, **kind), nn.ReLU(), new_linear(size, PROJECTION, **kind)
         )
 
-    def parameters(self) -> list[nn.Parameter]:
+    def trained_modules(self) -> list[nn.Module]:
         """Add the projector."""
-        return [*super().parameters(), *self.projector.parameters()]
+        return [self.model, self.projector]
 
     def train_step(self, step: int) -> Tensor:
         """Return the contrastive loss of two views, plus the cross-entropy of the linear head."""
@@ -74,8 +74,7 @@ class SCR(NearestMean):
         )
         one, two = (self.model.features(x, mixed.mix, mixed.at) for x in (mixed.x, other))
         projected = F.normalize(self.projector(torch.cat([one, two])), dim=1)
-        soft = as_soft(mixed.targets, self.head.out_features)
-        soft = smooth_labels(soft, self.settings.label_smoothing)
+        soft = self.smoothed(as_soft(mixed.targets, self.head.out_features))
         loss = supervised_contrast(projected, soft.repeat(2, 1), self.options.temperature)
         return loss + self.class_loss(self.head(one.detach()), mixed.targets)
 

@@ -173,10 +173,10 @@ class TagFex(Expanding):
     with the newest network's. The merged features classify the new classes, and the newest
     network learns their answers while they are better than its own.
 
-    Deviations: exemplars are random unless `exemplar_selection` says otherwise; new classes'
-    weights are aligned only with `align=1`; each view passes the networks by itself, so BatchNorm
-    sees one view at a time; networks without a feature map have one token. Without random
-    transforms both views are the same, and the contrastive loss only spreads the samples.
+    Deviations: exemplars are random by default; new classes' weights are aligned only with
+    `align=1`; each view passes the networks by itself, so BatchNorm sees one view at a time;
+    networks without a feature map have one token. Without random transforms both views are the
+    same, and the contrastive loss only spreads the samples.
     A task without new classes continues to train the newest network.
 
     Mixing: both views have the same partners and λ. The auxiliary loss folds the shares of old

@@ -6,24 +6,12 @@ CVPR 2020; reference form in G-U-N/PyCIL.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from torch import Tensor
-
-from gradmix._setting_types import Number, setting
-from gradmix.methods.lwf import WithOldNetwork
-from gradmix.methods.parts import Options
+from gradmix.methods.lwf import Distilled
 from gradmix.models.heads import align_weights
 from gradmix.types import Samples
 
 
-class WAOptions(Options):
-    """The reference's value."""
-
-    temperature: Number = setting(2.0, "Temperature of the distillation.", gt=0)
-
-
-class WA(WithOldNetwork):
+class WA(Distilled):
     """(1 − μ) · CE + μ · distillation, with the share μ of old classes among all.
 
     After each task except the first, the weights of the new classes are scaled to the mean length
@@ -33,14 +21,6 @@ class WA(WithOldNetwork):
     Mixing: soft labels in the cross-entropy; both networks see the mixed input.
     Criterion: as in ER.
     """
-
-    needs_new_classes: ClassVar[bool] = True
-    options_type: ClassVar[type[Options]] = WAOptions
-    options: WAOptions
-
-    def train_step(self, step: int) -> Tensor:
-        """Return the distilled loss of one mixed batch."""
-        return self.distilled_loss(self.mixed_batch(step), self.options.temperature)
 
     def end_task(self, new: Samples) -> None:
         """Align the weights and store exemplars."""

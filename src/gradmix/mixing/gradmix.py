@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from types import NoneType
 from typing import Any
@@ -160,25 +161,22 @@ class GradMix:
                 f"{tuple(new.x.shape)}"
             )
         pool = TensorPool(new, old)
-        mixer = Mixer(self._recipe, head.out_features, host=self._host, generator=self._generator)
+        host = copy.deepcopy(self._host)  # a refresh that fails draws nothing
+        mixer = Mixer(self._recipe, head.out_features, host=host, generator=self._generator)
         mixer.begin_task(pool)
-        before = self._host.bit_generator.state
-        try:
-            # Own streams keep the draws of λ and partners the same with any criterion.
-            seed = int(self._host.integers(2**63))
-            selector = PairSelector(
-                self._settings,
-                tables=self._recipe.tables if self._recipe.uses_gradients else 0,
-                ratio=self._recipe.ratio,
-                host=np.random.default_rng(seed),
-                generator=torch.Generator(pool.y.device).manual_seed(seed),
-            )
-            selector.begin_task(pool, head.out_features)
-            selector.refresh(model, head)
-        except BaseException:
-            self._host.bit_generator.state = before
-            raise
-        self._mixer, self._selector, self._current = mixer, selector, current[0]
+        # Own streams keep the draws of λ and partners the same with any criterion.
+        seed = int(host.integers(2**63))
+        selector = PairSelector(
+            self._settings,
+            tables=self._recipe.tables if self._recipe.uses_gradients else 0,
+            ratio=self._recipe.ratio,
+            host=np.random.default_rng(seed),
+            generator=torch.Generator(pool.y.device).manual_seed(seed),
+        )
+        selector.begin_task(pool, head.out_features)
+        selector.refresh(model, head)
+        self._host, self._mixer, self._selector = host, mixer, selector
+        self._current = current[0]
         self._latest = self._recipe.tables // 2
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradmix.criterion import Pairs
-from gradmix.data.pool import ALL, ClassIndex, Pool, Rows
+from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
 from gradmix.mixing.plan import (
     DRAW,
@@ -138,9 +138,11 @@ class Mixer:
         partner_y, both = y.gather(1, rows), None
         if replaced is not None and drawn is not None:
             partner_y = torch.where(replaced, self._pool.y[drawn], partner_y)
-            if index is not None and self._pool.one_gather:
-                partner_rows = torch.where(replaced, drawn, index.gather(1, rows))
-                both = torch.cat([index, partner_rows], dim=1)
+        if index is not None and self._pool.one_gather:
+            partner_index = index.gather(1, rows)
+            if replaced is not None and drawn is not None:
+                partner_index = torch.where(replaced, drawn, partner_index)
+            both = torch.stack([index, partner_index], dim=1)
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
         rule, threshold = recipe.label_rule
         shares = SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
@@ -156,17 +158,17 @@ class Mixer:
             step: Number of the batch.
             x: Its inputs, if they do not come from the pool.
         """
-        y, index, partner_y, shares, _ = plan.batches
-        alone, draws = self._ranks.alone, plan.draws
-        rows = ALL if alone else self._ranks.rows(len(y[step]))
+        rows = self._ranks.rows(plan.y.shape[1])  # this rank's; all B without other ranks
+        y, draws = plan.y[step, rows], plan.draws
         if draws is None:
-            own = self._pool.augmented(index[step], rows) if x is None else x
-            return MixedBatch(own, y[step][rows])
-        labels = (y[step][rows], partner_y[step][rows], shares[step][rows])
-        targets = soft_targets(*labels, self.num_outputs)
+            return MixedBatch(self._own_inputs(plan, step, rows, x), y)
+        assert plan.partner_y is not None and plan.shares is not None  # noqa: PT018
+        labels = y, plan.partner_y[step, rows], plan.shares[step, rows]
+        targets = soft_targets(*labels, self.num_outputs)  # (B, C)
         lam, place, partners = draws.lam[step], draws.place[step], draws.partners
-        if isinstance(place, int) and partners.drawn is None and alone:
-            own = self._pool.augmented(index[step]) if x is None else x
+        if isinstance(place, int) and partners.drawn is None and self._ranks.alone:
+            # Partners are rows of the same batch: their hidden states are there already.
+            own = self._own_inputs(plan, step, rows, x)
             return MixedBatch(own, targets, manifold(lam, partners.rows[step]), place)
         own, other = self._inputs(plan, partners, step, rows, x)
         if isinstance(place, int):
@@ -176,33 +178,35 @@ class Mixer:
         assert self.recipe is not None
         return MixedBatch(BLEND[self.recipe.blend](own, other, lam), targets)
 
+    def _own_inputs(self, plan: Plan, step: int, rows: slice, x: Tensor | None) -> Tensor:
+        """Return the inputs of this rank's rows."""
+        if x is not None:
+            return x
+        assert plan.index is not None
+        return self._pool.augmented(plan.index[step], rows)
+
     def _inputs(
         self, plan: Plan, partners: Partners, step: int, rows: slice, x: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the inputs of this rank's rows and, row by row, of their partners."""
-        _, index, _, _, both = plan.batches
-        alone = self._ranks.alone
-        if both:
-            fetched = both[step] if alone else both[step].view(2, -1)[:, rows].flatten()
-            own, other = self._pool.inputs(fetched).chunk(2)
+        if plan.both is not None:
+            own, other = self._pool.inputs(plan.both[step, :, rows].flatten()).chunk(2)
             return own, other
-        if alone:
-            own = self._pool.augmented(index[step]) if x is None else x
+        if self._ranks.alone:
+            own = self._own_inputs(plan, step, rows, x)
             other = own.index_select(0, partners.rows[step])  # the same views as in the batch
-        else:  # partners may be among the rows of other ranks
-            own_rows = torch.arange(rows.start, rows.stop, device=index[step].device)
+        else:  # partners may be rows of other ranks
+            assert plan.index is not None
+            own_rows = torch.arange(rows.start, rows.stop, device=plan.index.device)
             needed = torch.cat([own_rows, partners.rows[step, rows]])
-            own, other = self._pool.augmented(index[step], needed).chunk(2)
+            own, other = self._pool.augmented(plan.index[step], needed).chunk(2)
         if partners.replaced is not None and partners.drawn is not None:
-            chosen = partners.replaced[step].nonzero().squeeze(1)
-            if len(chosen):
-                start: int = 0
-                here: Rows = ALL
-                if not alone:
-                    start, inside = rows.start, (chosen >= rows.start) & (chosen < rows.stop)
-                    here = inside.nonzero().squeeze(1)
-                drawn = self._pool.augmented(partners.drawn[step][chosen], here)
-                other[chosen[here] - start] = drawn.to(other.dtype)
+            replaced = partners.replaced[step]  # (B,)
+            drawn = partners.drawn[step, replaced]
+            if len(drawn):  # all ranks draw views of all of them; this one needs its own
+                here, before = replaced[rows], int(replaced[: rows.start].sum())
+                views = self._pool.augmented(drawn, slice(before, before + int(here.sum())))
+                other[here] = views.to(other.dtype)
         return own, other
 
     # --- state ------------------------------------------------------------------------------
@@ -262,10 +266,6 @@ class Mixer:
         height, width = self._pool.input_shape[1:]
         top, bottom, left, right = place
         return 0 <= top <= bottom <= height and 0 <= left <= right <= width
-
-    def forget_counts(self) -> None:
-        """Drop the counts, because labels now mean other classes."""
-        self._counts, self._mixed_pairs = torch.zeros_like(self._counts), []
 
 
 def soft_targets(y: Tensor, partner_y: Tensor, shares: Tensor, num_outputs: int) -> Tensor:

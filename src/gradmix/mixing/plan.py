@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,13 +66,7 @@ class Plan:
     draws: Draws | None = None  # None: the batches stay unmixed
     partner_y: Tensor | None = None  # (S, B) labels of the partners
     shares: Tensor | None = None  # (S, B) share of the own label in the target
-    both: Tensor | None = None  # (S, 2 B) pool rows of samples and partners, to fetch in one go
-
-    @cached_property
-    def batches(self) -> tuple[tuple[Tensor, ...], ...]:
-        """`y`, `index`, `partner_y`, `shares` and `both`, each split into S batches."""
-        parts = (self.y, self.index, self.partner_y, self.shares, self.both)
-        return tuple(() if part is None else part.unbind() for part in parts)
+    both: Tensor | None = None  # (S, 2, B) pool rows of samples and of partners, if views are fixed
 
     def needed(self, step: int, rows: slice) -> Tensor:
         """Return the pool rows of some rows of a batch and of their partners."""
@@ -117,18 +110,18 @@ class Request:
     y: Tensor
     index: ClassIndex
     generator: torch.Generator | None
-    pairs: Pairs | None = None
-    which: Tensor | None = None
+    pairs: Pairs | None
+    which: Tensor
 
     def harmful(self, partner_y: Tensor) -> Tensor:
         """Whether each sample and a partner of class `partner_y` form a pair in S⁻, (S, B)."""
-        if self.pairs is None or self.which is None:
+        if self.pairs is None:
             return torch.zeros_like(self.y, dtype=torch.bool)
         return self.pairs.harmful(self.which, self.y, partner_y)
 
     def best(self, wanted: Tensor) -> Tensor:
         """The label S* of each sample's class, (S, B); valid where `wanted` is true."""
-        if self.pairs is None or self.which is None:
+        if self.pairs is None:
             return self.y
         return self.pairs.best(self.which, self.y, wanted)
 

@@ -198,12 +198,9 @@ def with_partners(partners: str, mix: str, **settings: Any) -> dict[str, Any]:
     assert recipe is not None
     name = f"{partners}:{recipe.blend}:{recipe.labels}"
     other = _combine(partners, recipe.blend, recipe.labels)
-    alpha = None if recipe.alpha == own.alpha else recipe.alpha
-    tau = None if recipe.tau == own.tau else recipe.tau
-    if other.label_rule in (own.label_rule, recipe.label_rule):
+    same_labels = other.label_rule in (own.label_rule, recipe.label_rule)
+    if same_labels:
         name = next((known for known, one in RECIPES.items() if one.axes == other.axes), name)
-    elif tau is None:
-        tau = recipe.tau
-    if alpha is None and other.alpha != recipe.alpha:
-        alpha = recipe.alpha
+    alpha = None if recipe.alpha == own.alpha == other.alpha else recipe.alpha
+    tau = None if same_labels and recipe.tau == own.tau else recipe.tau
     return {"mix": name, "alpha": alpha, "tau": tau, "tables": None}

@@ -69,25 +69,19 @@ def paper_tables() -> Mapping[str, PaperTable]:
     ({'method': 'er', 'mix': 'none'}, 0.896)
     """
     text = resources.files(__package__).joinpath("paper.json").read_text(encoding="utf-8")
+    tables = json.loads(text)["tables"]
     return {
-        key: PaperTable(
-            key,
-            table["label"],
-            table["caption"],
-            table["quantity"],
-            tuple(
-                PaperRow(
-                    row["setting"],
-                    {
-                        data: Summary(mean, std, 1 if std is None else SEEDS)
-                        for data, (mean, std) in row["values"].items()
-                    },
-                )
-                for row in table["rows"]
-            ),
-        )
-        for key, table in json.loads(text)["tables"].items()
+        key: PaperTable(key, **{**table, "rows": tuple(map(_row, table["rows"]))})
+        for key, table in tables.items()
     }
+
+
+def _row(row: Mapping[str, Any]) -> PaperRow:
+    values = {
+        data: Summary(mean, std, 1 if std is None else SEEDS)
+        for data, (mean, std) in row["values"].items()
+    }
+    return PaperRow(row["setting"], values)
 
 
 def paper_accuracy(config: Mapping[str, Any]) -> Summary | None:

@@ -46,19 +46,19 @@ class Selection(Schema):
     data: list[str]
     seeds: list[int]
 
-    def configs(self, reproduction: Reproduction, scale: str) -> list[RunConfig]:
+    def configs(self, reproduction: Reproduction) -> list[RunConfig]:
         """Return the runs that the selected lines need."""
         return [
             config
             for line in select_lines(reproduction, self.mixes, self.methods).lines
             for name in self.data
-            for config in configs_of(line, name, self.seeds, scale)
+            for config in configs_of(line, name, self.seeds, reproduction.scale)
         ]
 
-    def fill(self, reproduction: Reproduction, find: Find, scale: str) -> list[Table]:
+    def fill(self, reproduction: Reproduction, find: Find) -> list[Table]:
         """Fill the selected lines with the results that exist; see `fill_tables`."""
         selected = select_lines(reproduction, self.mixes, self.methods)
-        return fill_tables(selected, self.data, self.seeds, find, scale)
+        return fill_tables(selected, self.data, self.seeds, find)
 
     def joined(self, other: Selection) -> Selection:
         """Return what either of the two shows."""
@@ -91,14 +91,14 @@ class Selection(Schema):
 
 
 def update_page(
-    reproduction: Reproduction, selection: Selection, find: Find, folder: Path, scale: str
+    reproduction: Reproduction, selection: Selection, find: Find, folder: Path
 ) -> tuple[Path, list[str]]:
     """Write a page in a folder with what is selected now and what it showed before.
 
     Returns:
         The path of the page, and messages about what it lacks.
     """
-    path = _page_of(reproduction, folder, scale)
+    path = _page_of(reproduction, folder)
     every = selection
     if path.exists():
         last = path.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
@@ -110,26 +110,19 @@ def update_page(
             earlier = Selection(mixes=None, methods=[], data=data, seeds=PAPER_SEEDS)
         every = earlier.joined(selection)
     shown, problems = every.known()
-    tables = shown.fill(reproduction, find, scale)
-    page, problem = write_page(reproduction, tables, folder, scale, every)
+    page, problem = write_page(reproduction, shown.fill(reproduction, find), folder, every)
     return page, [*problems, problem] if problem else problems
 
 
-def _page_of(reproduction: Reproduction, folder: Path, scale: str) -> Path:
-    suffix = "" if scale == "full" else f"-{scale}"
+def _page_of(reproduction: Reproduction, folder: Path) -> Path:
+    suffix = "" if reproduction.scale == "full" else f"-{reproduction.scale}"
     return folder / f"{reproduction.name}{suffix}.md"
-
-
-def title_of(reproduction: Reproduction, scale: str) -> str:
-    """Return the title of a page; it names every scale other than the paper's."""
-    return reproduction.name if scale == "full" else f"{reproduction.name} ({scale} scale)"
 
 
 def write_page(
     reproduction: Reproduction,
     tables: Sequence[Table],
     folder: Path,
-    scale: str = "full",
     selection: Selection | None = None,
 ) -> tuple[Path, str]:
     """Write a page with these tables and their pictures.
@@ -138,9 +131,9 @@ def write_page(
         The path of the page, and a message if there are no pictures because matplotlib is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    page = _page_of(reproduction, folder, scale)
-    blocks = [f"# {title_of(reproduction, scale)}", reproduction.about]
-    blocks += [] if scale == "full" else [SMALL]
+    page = _page_of(reproduction, folder)
+    blocks = [f"# {reproduction.title}", reproduction.about]
+    blocks += [] if reproduction.scale == "full" else [SMALL]
     problem = ""
     for table in tables:
         if table.chart != "table" and not problem:

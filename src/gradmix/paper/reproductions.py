@@ -151,6 +151,12 @@ class Reproduction:
     panels: tuple[Panel, ...]
     data: tuple[str, ...] = CPU_DATA  # the default data sets
     digits: int = 3
+    scale: str = "full"
+
+    @property
+    def title(self) -> str:
+        """The name, with every scale other than the paper's."""
+        return self.name if self.scale == "full" else f"{self.name} ({self.scale} scale)"
 
     @property
     def kind(self) -> str:
@@ -164,12 +170,12 @@ def reproductions() -> dict[str, Reproduction]:
     return {one.name: one for one in (*accuracy, *_measured_tables(), *_figures())}
 
 
-def find_reproduction(name: str) -> Reproduction:
+def find_reproduction(name: str, scale: str = "full") -> Reproduction:
     """Return a reproduction by name; UnknownNameError suggests the nearest name."""
     known = reproductions()
     if name not in known:
         raise UnknownNameError("reproduction", name, known)
-    return known[name]
+    return replace(known[name], scale=scale)
 
 
 def _accuracy_table(key: str) -> Reproduction:

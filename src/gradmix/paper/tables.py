@@ -25,11 +25,7 @@ Found = Mapping[tuple[str, str], Group]
 
 
 def fill_tables(
-    reproduction: Reproduction,
-    data: Sequence[str],
-    seeds: Sequence[int],
-    find: Find,
-    scale: str = "full",
+    reproduction: Reproduction, data: Sequence[str], seeds: Sequence[int], find: Find
 ) -> list[Table]:
     """Fill a reproduction with the results that exist.
 
@@ -43,7 +39,7 @@ def fill_tables(
         for name in data:
             key = {"data": name, "method": line.settings["method"], "varied": line.varied}
             key["mix"] = line.label
-            configs = configs_of(line, name, seeds, scale)
+            configs = configs_of(line, name, seeds, reproduction.scale)
             for group in _find_groups(key, [configs], find):
                 found[line.label, name] = group
             controls += _find_groups({}, zip(*map(controls_of, configs), strict=True), find)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gradmix.errors import InputError
 from gradmix.runs.comparisons import uses_gradients
 from gradmix.runs.groups import (
+    BY,
     Group,
     differing,
     display,
@@ -25,30 +26,18 @@ COLOURED = (
 """Mixes with a colour of their own in `report.css`."""
 
 OTHER_COLOURS = 6
-IDENTITY = ("data", "method", "mix", "seed")
+IDENTITY = (*BY, "seed")
 
 
 @dataclass(frozen=True)
 class Row(Group):
     """Runs that differ only in their seed."""
 
+    data: str
+    method: str
+    mix: str
     settings: str = ""  # other settings that differ within the data set
     colour: str = ""  # CSS colour of the mix
-
-    @property
-    def data(self) -> str:
-        """The name of the data set."""
-        return str(self.config["data"])
-
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        return str(self.config["method"])
-
-    @property
-    def mix(self) -> str:
-        """The name of the mix."""
-        return str(self.config["mix"])
 
     @property
     def mixes(self) -> bool:
@@ -88,7 +77,7 @@ def make_rows(results: Sequence[RunResult]) -> list[Row]:
     if not results:
         raise InputError("results is empty; give at least one run")
     rows = [
-        Row(group.key, tuple(found))
+        Row(group.key, tuple(found), *(group.key[name] for name in BY))
         for group in group_results(in_order(results))
         for found in grouped(  # a user's folder may change between two runs
             group.results, lambda one: repr((one.class_names, [t["classes"] for t in one.tasks]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape
+from typing import NamedTuple
 
 from gradmix.paper.numbers import paper_accuracy
 from gradmix.report.data import METRICS
@@ -43,9 +44,9 @@ DIAGNOSTICS = measures.diagnostics(
 def results_table(rows: Sequence[Row], against: str | None = None) -> str:
     """Compare all rows with the paper, with no mixing or another row, and with controls."""
     lines: list[TableRow] = []
-    colours, kinds, blocks = [], [], {}
+    styles: list[Style] = []
     for block in by_method(rows).values():
-        blocks[len(lines)] = f"{display(block[0].data)} · {display(block[0].method)}"
+        title = f"{display(block[0].data)} · {display(block[0].method)}"
         for row in block:
             cell = compare(row, rows, against=against or "none")
             cell = cell._replace(reference=paper_accuracy(row.config))
@@ -54,14 +55,13 @@ def results_table(rows: Sequence[Row], against: str | None = None) -> str:
             others = (Cell(row.metric(name)) for name in MAIN_METRICS[1:])
             seeds = str(len(row.seeds))
             lines.append(((row.name, seeds), (cell, *others)))
-            colours.append(row.colour)
-            kinds.append("best" if cell.best else "")
+            kind = "best" if cell.best else ""
+            styles.append(Style(row.colour, kind, title if row is block[0] else ""))
             for variant in row.variants():
                 found = row.summaries(lambda run, name=variant: run.variants[name]["metrics"])  # type: ignore[misc]
                 own = tuple(Cell(found.get(name)) for name in MAIN_METRICS)
                 lines.append(((f"its {variant}", seeds), own))
-                colours.append("")
-                kinds.append("variant")
+                styles.append(Style(kind="variant"))
     table = Table(
         ("mix", "seeds"),
         ("",),
@@ -72,7 +72,7 @@ def results_table(rows: Sequence[Row], against: str | None = None) -> str:
         note=capability_note(result for row in rows for result in row.results),
         seeds_in_cells=False,
     )
-    return to_html(table.text(), colours=colours, kinds=kinds, blocks=blocks)
+    return to_html(table.text(), styles)
 
 
 def accuracy_by_task(result: RunResult) -> dict[str, float]:
@@ -105,7 +105,7 @@ def tables_of(title: str, rows: Sequence[Row], read: measures.Read, digits: int 
             digits,
             seeds_in_cells=False,
         )
-        html = to_html(table.text(), colours=[row.colour for row, _ in found])
+        html = to_html(table.text(), [Style(row.colour) for row, _ in found])
         parts.append(f'<div data-of="{escape(data)}">{html}</div>')
     return "".join(parts)
 
@@ -169,32 +169,33 @@ def letter(place: int) -> str:
 # --- HTML, where all text is escaped --------------------------------------------------------------
 
 
-def to_html(
-    table: TextTable,
-    *,
-    colours: Sequence[str] = (),
-    kinds: Sequence[str] = (),
-    blocks: Mapping[int, str] | None = None,
-) -> str:
-    """Write a table in a box that scrolls by mouse and keyboard; its caption names the box.
+class Style(NamedTuple):
+    """How a row looks."""
 
-    Rows may have a colour before their label and a CSS class. `blocks` are titles of blocks of
-    rows, by the number of their first row.
-    """
+    colour: str = ""  # CSS colour of a mark before the label
+    kind: str = ""  # CSS class
+    block: str = ""  # title of the block of rows that it begins
+
+
+def to_html(table: TextTable, styles: Sequence[Style] = ()) -> str:
+    """Write a table in a box that scrolls by mouse and keyboard; its caption names the box."""
     columns = [*table.heads, *table.titles]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     body = ""
-    for place, (labels, cells) in enumerate(table.rows):
-        if blocks and place in blocks:
-            title = f'<th colspan="{len(columns)}" scope="rowgroup">{escape(blocks[place])}</th>'
+    for (labels, cells), (colour, kind, block) in zip(
+        table.rows, styles or [Style()] * len(table.rows), strict=True
+    ):
+        if block:
+            title = f'<th colspan="{len(columns)}" scope="rowgroup">{escape(block)}</th>'
             body += f'</tbody><tbody><tr class="block">{title}</tr>'
-        kind = f' class="{escape(kinds[place])}"' if kinds and kinds[place] else ""
-        colour = escape(colours[place]) if colours else ""
-        mark = f'<i class="swatch" style="background: {colour}"></i>' if colour else ""
+        mark = f'<i class="swatch" style="background: {escape(colour)}"></i>' if colour else ""
         first, *others = map(escape, labels)
-        body += f'<tr{kind}><th scope="row">{mark}{first}</th>'
+        body += f'<tr{_css_class(kind)}><th scope="row">{mark}{first}</th>'
         body += "".join(f"<td>{label}</td>" for label in others)
-        body += "".join(map(_cell, cells)) + "</tr>"
+        for cell in cells:
+            kind = cell.kind or ("main" if cell.bold else "")
+            body += f"<td{_css_class(kind)}>{escape(cell.text or '–')}</td>"
+        body += "</tr>"
     caption = escape(table.caption)
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{caption}">'
@@ -203,10 +204,8 @@ def to_html(
     ).replace("<tbody></tbody>", "")
 
 
-def _cell(cell: TextCell) -> str:
-    kind = cell.kind or ("main" if cell.bold else "")
-    kind = f' class="{escape(kind)}"' if kind else ""
-    return f"<td{kind}>{escape(cell.text or '–')}</td>"
+def _css_class(name: str) -> str:
+    return f' class="{escape(name)}"' if name else ""
 
 
 def to_description_list(entries: Iterable[tuple[str, str]]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from gradmix.data import Benchmark, DataSet
 from gradmix.errors import InputError
@@ -13,7 +14,7 @@ from gradmix.models.finetune import fine_tune
 from gradmix.models.pretrained import fold_batch_norms, load_pretrained
 from gradmix.ranks import Ranks
 from gradmix.runs.config import RunConfig
-from gradmix.training.build import NetworkFactory, pick_device
+from gradmix.training.build import pick_device
 from gradmix.types import Samples
 
 EMBED_BATCH = 32  # photos per pass: more do not fit a CPU's caches
@@ -80,16 +81,18 @@ def _statistics(samples: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(samples.x.mean(dim=0).tolist()), tuple(spread.tolist())
 
 
-def fine_tuned_network(config: RunConfig, shape: Sequence[int], outputs: int) -> NetworkFactory:
-    """Return a function that makes the fine-tuned network of a run, for photos of a shape.
+def fine_tuned_network(
+    config: RunConfig, shape: Sequence[int], outputs: int, generator: torch.Generator
+) -> nn.Module:
+    """Return the fine-tuned network of a run, for photos of a shape.
 
     Raises:
         InputError: If the samples are not photos, or the backbone cannot be loaded.
     """
     _check_photos(shape, config.model)
-    backbone, layers = load_pretrained(config.model, weights=config.weights), config.finetune
-    assert layers != "none"
-    return lambda generator: fine_tune(backbone, outputs, layers, generator=generator)
+    backbone = load_pretrained(config.model, weights=config.weights)
+    assert config.finetune != "none"
+    return fine_tune(backbone, outputs, config.finetune, generator=generator)
 
 
 def _check_photos(shape: Sequence[int], model: str) -> None:

@@ -13,11 +13,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from gradmix.errors import InputError
-from gradmix.mixing import Recipe, parse_recipe
-from gradmix.runs.config import CONTROL_PARTNERS
+from gradmix.runs.config import CONTROL_PARTNERS, recipe_of
 from gradmix.runs.groups import OF_THE_METHOD, OF_THE_MIX, Group
 from gradmix.runs.measures import Difference, Summary, paired_difference
-from gradmix.settings import DEFAULTS, MixSettings
+from gradmix.settings import DEFAULTS
 from gradmix.training.metrics import LOWER_IS_BETTER
 
 ACCURACY = "average_accuracy"
@@ -188,15 +187,6 @@ def is_control(control: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
         == (theirs.blend, theirs.label_rule, theirs.alpha)
         and all(own.get(name) == other.get(name) for name in outside)
     )
-
-
-def recipe_of(config: Mapping[str, Any]) -> Recipe | None:
-    """Return the recipe of a run; None without mixing and for a mix that gradmix does not know."""
-    settings: dict[str, Any] = {name: config.get(name) for name in MixSettings.model_fields}
-    try:
-        return parse_recipe(**settings)
-    except InputError:
-        return None
 
 
 def uses_gradients(config: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import model_validator
 
 from gradmix._setting_types import Settings
-from gradmix.data import check_dataset_name, dataset_version
+from gradmix.data import Benchmark, check_dataset_name, dataset_version
 from gradmix.data.augment import TRANSFORMS
 from gradmix.diagnostics import ANALYSES
 from gradmix.errors import InputError, UnknownNameError
@@ -30,8 +30,11 @@ from gradmix.settings import (
     CriterionSettings,
     MixSettings,
     RunSettings,
+    TrainingSettings,
     check,
+    task_scenario,
 )
+from gradmix.training.build import Design
 
 G = TypeVar("G", bound=Settings)
 
@@ -113,6 +116,45 @@ class RunConfig(RunSettings):
             )
         return self
 
+    def check_tasks(self, benchmark: Benchmark) -> None:
+        """Raise InputError unless the tasks of a caller are as the configuration says."""
+        scenario, wanted = task_scenario(self.scenario), self.increments
+        if scenario != benchmark.scenario:
+            raise InputError(
+                f"benchmark is {benchmark.scenario}, but scenario in the configuration is "
+                f"{self.scenario!r}; make them equal"
+            )
+        sizes = tuple(len(task.classes) for task in benchmark.tasks)
+        if scenario == "class-incremental" and sizes not in (wanted, wanted * len(sizes)):
+            raise InputError(
+                f"benchmark has tasks of {list(sizes)} classes, but increments in the "
+                f"configuration is {list(wanted)}; make them equal"
+            )
+
+    def check_memory(self, num_classes: int) -> None:
+        """Raise InputError if the memory is too small for the classes of the data set."""
+        total = self.memory_total
+        if total is not None and self.design.balanced and total < num_classes:
+            raise InputError(
+                f"memory_total is {total}; {self.data} has {num_classes} classes, and each needs "
+                "at least one exemplar"
+            )
+
+    @property
+    def design(self) -> Design:
+        """The parts of the method: how it mixes, trains and remembers."""
+        return Design(
+            self.method,
+            self.recipe,
+            self.part(TrainingSettings),
+            self.options,
+            self.exemplars_per_class,
+            self.memory_total,
+            self.part(CriterionSettings),
+            self.exemplar_selection,
+            self.reservoir == "class-balanced",
+        )
+
     @property
     def recipe(self) -> Recipe | None:
         """The mix with its α, τ and number of tables; None for the mix "none"."""
@@ -139,6 +181,15 @@ class RunConfig(RunSettings):
     def part(self, group: type[G]) -> G:
         """Return one group of the settings."""
         return group(**{name: getattr(self, name) for name in group.model_fields})
+
+
+def recipe_of(config: Mapping[str, Any]) -> Recipe | None:
+    """Return the recipe of a stored run; None without mixing and for an unknown mix."""
+    settings: dict[str, Any] = {name: config.get(name) for name in MixSettings.model_fields}
+    try:
+        return parse_recipe(**settings)
+    except InputError:  # a mix of another version
+        return None
 
 
 SMALLER_ALPHA = ("tiny-imagenet", "imagenet")

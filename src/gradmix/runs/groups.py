@@ -263,8 +263,8 @@ def show_setting(value: Any) -> str:
 def format_setting(name: str, value: Any) -> str:
     """Return a setting with its short name; empty if it is not set.
 
-    >>> format_setting("clip_norm", 0.1), format_setting("options", {"beta": 0.5})
-    ('clip norm 0.1', 'beta 0.5')
+    >>> format_setting("epochs", 5), format_setting("options", {"beta": 0.5})
+    ('epochs 5', 'beta 0.5')
     """
     if isinstance(value, dict):
         return " ".join(f"{key} {number}" for key, number in value.items())

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import version
@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from gradmix.diagnostics import take
-from gradmix.errors import InputError
 from gradmix.files.schema import validate
-from gradmix.mixing.recipe import RECIPES, parse_recipe
+from gradmix.mixing.recipe import RECIPES
 from gradmix.runs._schemas import (
     FORMAT,
     SCHEMA_VERSION,
@@ -31,7 +30,7 @@ from gradmix.runs._schemas import (
     check_record,
     read_versioned,
 )
-from gradmix.runs.config import RunConfig
+from gradmix.runs.config import RunConfig, recipe_of
 from gradmix.settings import MixSettings, changed_settings
 from gradmix.training.loop import EpochDone, Evaluation, Event, StepDone, TaskDone, Training
 from gradmix.training.metrics import (
@@ -102,14 +101,10 @@ def protocol_version(config: Mapping[str, Any]) -> int:
     """
     if str(config.get("model")).startswith("vit"):
         return 2
-    mix = str(config.get("mix"))
-    try:
-        recipe = parse_recipe(mix)
-    except InputError:  # a mix of another version
-        return 1
+    recipe = recipe_of(config)
     if recipe is None:
         return 1
-    spelled_out = mix not in RECIPES and recipe.axes == RECIPES["balanced-remix"].axes
+    spelled_out = config["mix"] not in RECIPES and recipe.axes == RECIPES["balanced-remix"].axes
     ours = vars(recipe)  # α and τ are its real numbers
     real = [name for name in MixSettings.model_fields if isinstance(ours.get(name), float)]
     other_defaults = spelled_out and any(config.get(name) is None for name in real)
@@ -146,8 +141,8 @@ def load_result(path: str | os.PathLike[str]) -> RunResult:
 class RunRecord:
     """Collects the events of a run into its result, and takes the requested analyses."""
 
-    def __init__(self, training: Training, analyses: Sequence[str] = ()) -> None:
-        self.training, self.analyses = training, analyses
+    def __init__(self, training: Training, config: RunConfig) -> None:
+        self.training, self.config = training, config
         benchmark = training.benchmark
         classes = len(benchmark.class_names)
         counts = [task.test.y.bincount(minlength=classes) for task in benchmark.tasks]
@@ -161,7 +156,7 @@ class RunRecord:
         self.pair_counts: list[Tensor] = []
         self.epochs: list[dict[str, Any]] = []
         self.tasks: list[dict[str, Any]] = []
-        self.analysis: dict[str, list[dict[str, Any]]] = {name: [] for name in analyses}
+        self.analysis: dict[str, list[dict[str, Any]]] = {name: [] for name in config.analyses}
         self.criterion_seconds: list[float] = []  # spent up to the end of each task
 
     def begin(self, initial: Evaluation) -> None:
@@ -185,7 +180,7 @@ class RunRecord:
             done=self.training.position.task,
             tasks=len(self.training.benchmark.tasks),
             classes=len(self.training.benchmark.class_names),
-            analyses=self.analyses,
+            analyses=self.config.analyses,
         )
         vars(self).update(state)
 
@@ -216,10 +211,8 @@ class RunRecord:
             self.epochs.append({**stage, "loss": [], "negative_rate": []})
         for name, value in (("loss", event.loss), ("negative_rate", event.negative_rate)):
             self.epochs[-1][name].append(None if value is None else float(f"{value:.6g}"))
-        if self.analyses:
-            for name, values in take(self.analyses, self.training, event).items():
-                entry = {"task": event.task, "epoch": event.epoch, **values}
-                self.analysis[name].append(entry)
+        for name, values in take(self.config.analyses, self.training, event).items():
+            self.analysis[name].append({"task": event.task, "epoch": event.epoch, **values})
 
     def _note_task(self, event: TaskDone) -> None:
         task = self.training.benchmark.tasks[event.task]
@@ -241,9 +234,9 @@ class RunRecord:
         )
         self.criterion_seconds.append(self.training.seconds.criterion)
 
-    def result(self, config: RunConfig, total_seconds: float) -> RunResult:
+    def result(self, total_seconds: float) -> RunResult:
         """Return the result of the finished run."""
-        benchmark = self.training.benchmark
+        benchmark, config = self.training.benchmark, self.config.to_json()
         metrics = {
             name: all_metrics(matrix, self.initial[name])
             | task_aware_metrics(self.task_aware[name])
@@ -265,7 +258,7 @@ class RunRecord:
         if self.evaluations:
             metrics["main"]["anytime_accuracy"] = anytime_accuracy(self.evaluations)
         return RunResult(
-            config=config.to_json(),
+            config=config,
             versions={
                 "python": platform.python_version(),
                 "platform": platform.platform(),
@@ -293,7 +286,7 @@ class RunRecord:
                 ],
             },
             analysis=self.analysis,
-            protocol_version=protocol_version(config.to_json()),
+            protocol_version=protocol_version(config),
             task_aware_accuracy=self.task_aware["main"],
             evaluations=self.evaluations,
             stream_accuracy=predicted or None,

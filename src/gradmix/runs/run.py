@@ -27,8 +27,8 @@ from gradmix.runs.backbones import OnPhoto, embed_benchmark, embed_dataset, fine
 from gradmix.runs.config import RunConfig
 from gradmix.runs.results import RunRecord, RunResult, protocol_version, result_name
 from gradmix.runs.store import FailedRun, ResultStore, RunProgress
-from gradmix.settings import CriterionSettings, StreamSettings, TrainingSettings, task_scenario
-from gradmix.training.build import Design, NetworkFactory, make_fabric, torch_threads
+from gradmix.settings import StreamSettings
+from gradmix.training.build import make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.checks import check_resumed, check_sharding
 from gradmix.training.launch import Devices, Job, open_job
@@ -129,9 +129,10 @@ def train(
     """Train and evaluate what `prepare` returned; see `run` for the other arguments."""
     started = time.perf_counter()
     ranks, settings = training.method.ranks, config.to_json()
-    record = RunRecord(training, config.analyses)
+    record = RunRecord(training, config)
+    saved = None
+    observers: list[Callable[[Event], object]] = [record.note]
     with ExitStack() as opened:
-        saved = logged = None
         if checkpoint is not None:
             if ranks.first:
                 opened.enter_context(locked(checkpoint, timeout=LOCK_SECONDS))
@@ -140,27 +141,24 @@ def train(
         opened.enter_context(torch_threads(config.threads))
         if log is not None:
             name = os.path.splitext(result_name(settings))[0]
-            logged = opened.enter_context(log.open(name, settings, say))
+            observers.append(opened.enter_context(log.open(name, settings, say)))
+        if saved is not None:  # after the log: a resumed run repeats what follows its checkpoint
+            observers.append(saved.note)
+        if on_event is not None:
+            observers.append(partial(on_event, training))
         resumed = saved is not None and saved.resume()
-        if not ranks.alone:
-            check_resumed(training, resumed)
+        check_resumed(training, resumed)
         if not resumed:
             record.begin(training.evaluate())
         for event in training.events():
-            record.note(event)
-            if logged is not None:  # before the checkpoint: a resumed run repeats what follows it
-                logged(event)
-            if saved is not None:
-                saved.note(event)
-            if on_event is not None:
-                on_event(training, event)
+            for observe in observers:
+                observe(event)
             starts = isinstance(event, StepDone) and (event.epoch, event.step) == (0, 1)
-            if say is not None and starts and training.position.stage == 0:
-                remark = training.method.remark()
-                if remark is not None:
-                    say(f"task {training.position.task + 1}: {remark}")
+            starts = starts and training.position.stage == 0
+            if say is not None and starts and (remark := training.method.remark()):
+                say(f"task {training.position.task + 1}: {remark}")
     before = 0.0 if saved is None else saved.seconds_before
-    return record.result(config, before + time.perf_counter() - started)
+    return record.result(before + time.perf_counter() - started)
 
 
 def prepare_run(
@@ -178,22 +176,11 @@ def prepare_run(
     """
     ranks = ALONE if job is None else job.ranks
     if benchmark is None:
-        loaded = load_benchmark(config, on_photo=on_photo, keep=keep, ranks=ranks)
-        return prepare(config, loaded, job)
-    scenario, wanted = task_scenario(config.scenario), config.increments
-    if scenario != benchmark.scenario:
-        raise InputError(
-            f"benchmark is {benchmark.scenario}, but scenario in the configuration is "
-            f"{config.scenario!r}; make them equal"
-        )
-    sizes = tuple(len(task.classes) for task in benchmark.tasks)
-    if scenario == "class-incremental" and sizes not in (wanted, wanted * len(sizes)):
-        raise InputError(
-            f"benchmark has tasks of {list(sizes)} classes, but increments in the configuration "
-            f"is {list(wanted)}; make them equal"
-        )
-    if config.frozen:
-        benchmark = embed_benchmark(benchmark, config, ranks)
+        benchmark = load_benchmark(config, on_photo=on_photo, keep=keep, ranks=ranks)
+    else:
+        config.check_tasks(benchmark)
+        if config.frozen:
+            benchmark = embed_benchmark(benchmark, config, ranks)
     return prepare(config, benchmark, job)
 
 
@@ -239,12 +226,7 @@ def load_benchmark(
         data = embed_dataset(data, config, on_photo, ranks)
     if config.validation:
         data = data.hold_out(config.validation)
-    total, balanced = config.memory_total, config.reservoir == "class-balanced"
-    if total is not None and balanced and total < len(data.class_names):
-        raise InputError(
-            f"memory_total is {total}; {config.data} has "
-            f"{len(data.class_names)} classes, and each needs at least one exemplar"
-        )
+    config.check_memory(len(data.class_names))
     return make_benchmark(data, config.part(StreamSettings))
 
 
@@ -252,26 +234,13 @@ def build_method(
     config: RunConfig, benchmark: Benchmark, streams: RandomStreams, ranks: Ranks = ALONE
 ) -> Method:
     """Return the method of a configuration, with its network, memory and mixer."""
-    design = Design(
-        config.method,
-        config.recipe,
-        config.part(TrainingSettings),
-        config.options,
-        config.exemplars_per_class,
-        config.memory_total,
-        config.part(CriterionSettings),
-        config.exemplar_selection,
-        config.reservoir == "class-balanced",
-    )
-    num_classes = len(benchmark.class_names)
+    design, num_classes = config.design, len(benchmark.class_names)
     outputs = max(benchmark.tasks[0].classes) + 1 if design.grows else num_classes
     shape = benchmark.tasks[0].train.x.shape[1:]
     mean, std = benchmark.mean, benchmark.std
-    if config.finetune == "none":
-        network: NetworkFactory = partial(new_network, config, shape, outputs)
-    else:
-        network = fine_tuned_network(config, shape, outputs)
-        mean, std = (0.0,) * len(mean), (BYTES,) * len(std)  # it has its own statistics
+    if config.finetune != "none":  # the network has its own statistics
+        mean, std = (0.0,) * len(mean), (BYTES,) * len(std)
+    network = partial(new_network, config, shape, outputs)
     return design.build(network, num_classes, shape, mean, std, streams, ranks)
 
 
@@ -279,6 +248,8 @@ def new_network(
     config: RunConfig, shape: Sequence[int], outputs: int, generator: torch.Generator
 ) -> nn.Module:
     """Return a network for samples of a shape; embeddings of a frozen backbone need one layer."""
+    if config.finetune != "none":
+        return fine_tuned_network(config, shape, outputs, generator)
     if config.frozen:
         return build_model("linear", shape, outputs, generator=generator)
     network = build_model(config.model, shape, outputs, generator=generator)
@@ -321,17 +292,10 @@ def complete(
 ) -> Outcome:
     """Return the outcome of one run; compute it unless the store has the result.
 
-    Args:
-        config: The run.
-        store: The store of its result.
-        training: The training, ready to start; None prepares it.
-        again: Compute the run even if the store has its result or checkpoint.
-        checkpoint: Save checkpoints, and resume from an earlier one.
-        wait: Wait while another process computes the run, instead of returning "busy".
-        raising: Raise the error of a failed run. The failure is stored in any case.
-        on_event: Called with the training and every event of the loop.
-        say: Called with remarks, such as where the run resumes.
-        log: Where losses and accuracies are written during the run.
+    `training` is ready to start; None prepares it. `again` ignores an earlier result and
+    checkpoint. `wait` waits while another process computes the run, instead of returning "busy".
+    `raising` raises the error of a failed run, which is stored in any case. `run` explains
+    `on_event`, `say` and `log`.
     """
     remarks: list[str] = []
 
@@ -347,13 +311,11 @@ def complete(
             time.sleep(WAIT_SECONDS)
     ranks = ALONE if training is None else training.method.ranks
     if lock is None:
-        if not ranks.alone:
-            ranks.from_first(0)  # they skip it, too
+        ranks.from_first(0)  # they skip it, too
         return Outcome(config, "busy")
     with lock:
         known = None if again else store.find(config)
-        if not ranks.alone:
-            ranks.from_first(int(known is None))
+        ranks.from_first(int(known is None))
         if known is not None:  # another process was faster
             return Outcome(config, "kept", known)
         if again:

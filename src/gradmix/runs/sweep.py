@@ -338,8 +338,8 @@ def axis(name: str, value: Any) -> list[Any]:
 
     >>> axis("epochs", 5), axis("epochs", [5, 10])
     ([5], [5, 10])
-    >>> axis("increments", [5, 5]), axis("increments", [2, [5, 5]])
-    ([[5, 5]], [2, [5, 5]])
+    >>> axis("transforms", ["crop", "flip"]), axis("transforms", ["none", ["crop", "flip"]])
+    ([['crop', 'flip']], ['none', ['crop', 'flip']])
     >>> axis("class_order", ["natural", "seed:1993"])
     ['natural', 'seed:1993']
     """

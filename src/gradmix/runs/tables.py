@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from gradmix.runs.comparisons import ACCURACY, Cell, compare
@@ -81,7 +82,7 @@ class Table:
     seeds_in_cells: bool = True  # add the number of seeds where it differs
     chart: Chart = "table"  # how a picture would show it
 
-    @property
+    @cached_property
     def seed_counts(self) -> set[int]:
         """The distinct numbers of seeds."""
         return {cell.value.n for _, cells in self.rows for cell in cells if cell.value is not None}

@@ -165,7 +165,6 @@ class Training:
         """Move the weights by the gradient of a batch of the method's plan; return its loss."""
         method, optimizer = self.method, self.method.optimizer
         precision = self.fabric.strategy.precision
-        assert optimizer is not None
         for group in optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         optimizer.zero_grad()
@@ -177,8 +176,7 @@ class Training:
             precision.backward(loss, None)
         else:
             loss = self._backward_on_ranks(loss)
-        if method.adjusts_gradients:
-            method.adjust_gradients()
+        method.adjust_gradients()
         if method.settings.clip_norm is not None:
             precision.unscale_gradients(optimizer)
             clip_grad_norm_(method.parameters(), method.settings.clip_norm)

@@ -76,7 +76,7 @@ def test_of_many_classes_the_best_found_is_nearly_the_best(search, make_case):
     pairs = on_demand(case, search, tail=1000)
     table, _ = pair_tables(case.exemplars, case.memory, RATIOS).tables
     rows = torch.arange(0, 400, 7)
-    best = pairs.optimal(torch.zeros_like(rows), rows)
+    best = pairs.best(torch.zeros_like(rows), rows, torch.ones_like(rows, dtype=torch.bool))
     scores = table.scores[rows]
     regret = scores.amax(1) - scores.gather(1, best[:, None]).squeeze(1)
     assert (regret / scores.std(1)).mean() < 0.01
@@ -90,12 +90,13 @@ def test_a_state_goes_on_to_the_same_answers(search, make_case):
     pairs = on_demand(case, search, top=4, tail=8, generator=torch.Generator().manual_seed(0))
     own, other = torch.randint(50, (2, 30), generator=torch.Generator().manual_seed(0))
     table = torch.arange(30) % 2
-    pairs.negative(table, own, other)
-    pairs.optimal(table[:10], own[:10])
+    wanted = torch.ones_like(own, dtype=torch.bool)
+    pairs.harmful(table, own, other)
+    pairs.best(table[:10], own[:10], wanted[:10])
     again = PairsOnDemand.from_state_dict(pairs.state_dict())
     assert again.negative_rate == pairs.negative_rate
-    assert torch.equal(pairs.optimal(table, own), again.optimal(table, own))
-    assert torch.equal(pairs.negative(table, own, other), again.negative(table, own, other))
+    assert torch.equal(pairs.best(table, own, wanted), again.best(table, own, wanted))
+    assert torch.equal(pairs.harmful(table, own, other), again.harmful(table, own, other))
 
 
 def test_each_pair_is_scored_once_and_the_rate_is_of_those_met(monkeypatch, make_case):
@@ -105,7 +106,7 @@ def test_each_pair_is_scored_once_and_the_rate_is_of_those_met(monkeypatch, make
     score = pairs.score
     monkeypatch.setattr(pairs, "score", lambda *args: asked.append(len(args[0])) or score(*args))
     own, other, table = torch.tensor([[0, 0, 0, 1], [1, 1, 2, 0], [0, 0, 0, 1]])
-    found = pairs.negative(table, own, other)
+    found = pairs.harmful(table, own, other)
     assert asked == [3]
     assert found[0] == found[1]
     assert pairs.negative_rate == pytest.approx(float(found[1:].double().mean()))

@@ -89,7 +89,7 @@ def test_all_images_in_whatever_folders(make: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: an empty"),
+        ({"train/b/x.txt": b"", "test/a/1.png": b""}, "train/b: the class folder is empty"),
         ({"train/a/0.png": b""}, "has a folder train but none called test or val; .*give .*train"),
         ({"train/a/0.png": b"", "test/b/1.png": b""}, "class 'a' is in train but not in test"),
         (
@@ -128,7 +128,7 @@ def test_files_that_are_not_used_are_counted(tmp_path: Path, make: Any, kind: st
     assert found.skipped == (
         f"{path}: skipped 6 files without an image extension: "
         "3 .txt, 1 .eps, 1 .mp4, 1 without any",
-        f"{path}: skipped 1 image that is beside the class folders and not in one",
+        f"{path}: skipped 1 image outside the class folders",
     )
     assert list_images(FileSource(path)).skipped == found.skipped
 
@@ -160,7 +160,7 @@ def test_an_empty_test_folder_of_a_class_with_training_images(make: Any, tmp_pat
 
 def test_only_empty_folders(tmp_path: Path) -> None:
     (tmp_path / "cow").mkdir()
-    with pytest.raises(InputError, match="cow: an empty class folder; it needs image files"):
+    with pytest.raises(InputError, match="cow: the class folder is empty; add image files"):
         find_classes(FileSource(tmp_path))
 
 

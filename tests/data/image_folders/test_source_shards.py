@@ -83,7 +83,7 @@ def test_webdataset_samples_have_the_class_of_their_label(tmp_path: Path) -> Non
     ]
     listing = find_classes(FileSource(tmp_path / "s"))
     assert listing.classes == ("12", "7", "cat", "dog")
-    assert any("1 image that is beside the class folders" in text for text in listing.skipped)
+    assert any("1 image outside the class folders" in text for text in listing.skipped)
     assert FileSource(tmp_path / "s").read("cat/part-0/001.png") == png(1)
 
 

@@ -78,40 +78,33 @@ class PairsOnDemand:
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""
         own, other = (torch.searchsorted(self.classes, labels) for labels in (y, partner_y))
-        return self.negative(which.expand_as(own), own, other)
-
-    def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
-        """The label S* of each label where `wanted`, (S, B); elsewhere the label itself."""
-        own = torch.searchsorted(self.classes, y[wanted])
-        result = y.clone()
-        result[wanted] = self.classes[self.optimal(which.expand_as(y)[wanted], own)]
-        return result
-
-    def negative(self, table: Tensor, own: Tensor, other: Tensor) -> Tensor:
-        """Whether pairs of positions are in S⁻ at the given ratios; each pair is scored once."""
         number = len(self.classes)
-        pairs, back = ((table * number + own) * number + other).unique(return_inverse=True)
+        # Each pair is scored once.
+        pairs, back = ((which * number + own) * number + other).unique(return_inverse=True)
         first, second = pairs // number, pairs % number
         harmful = self.score(first // number, first % number, second) < 0
         self._asked += len(pairs)
         self._negative += int(harmful.sum())
         return harmful[back]
 
-    def optimal(self, table: Tensor, own: Tensor) -> Tensor:
-        """Return the position of the best partner of each class; each class is searched once."""
-        number = len(self.classes)
-        wanted = (table * number + own).unique()
-        wanted = wanted[self._best.flatten()[wanted] < 0]
-        if len(wanted):
-            at, first = wanted // number, wanted % number
+    def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
+        """The label S* of each label where `wanted`, (S, B); elsewhere the label itself."""
+        number, table = len(self.classes), which.expand_as(y)[wanted]
+        own = torch.searchsorted(self.classes, y[wanted])
+        searched = (table * number + own).unique()
+        searched = searched[self._best.flatten()[searched] < 0]  # each class once
+        if len(searched):
+            at, first = searched // number, searched % number
             others = self._shortlist.candidates(first, self._lam[at])  # (N, shortlist)
             there = others >= 0
             rows = there.nonzero()[:, 0]
             scores = self._sketch.embeddings.new_full(others.shape, -torch.inf)
             scores[there] = self.score(at[rows], first[rows], others[there])
             best = others.gather(1, scores.argmax(1, keepdim=True))
-            self._best.view(-1)[wanted] = best.squeeze(1)
-        return self._best[table, own]
+            self._best.view(-1)[searched] = best.squeeze(1)
+        result = y.clone()
+        result[wanted] = self.classes[self._best[table, own]]
+        return result
 
     def score(self, table: Tensor, own: Tensor, other: Tensor) -> Tensor:
         """Return the scores of class pairs, given as positions, at the given ratios."""

@@ -182,7 +182,7 @@ def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]
     empty = [folder for folder, names in images.items() if not names]
     if len(empty) == len(images):
         raise InputError(
-            f"{Path(top.where, empty[0])}: an empty class folder; it needs image files such as "
+            f"{Path(top.where, empty[0])}: the class folder is empty; add image files such as "
             ".jpg, .png or .tif"
         )
     skipped = []
@@ -194,8 +194,8 @@ def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]
         files = "1 file" if len(others) == 1 else f"{len(others)} files"
         skipped.append(f"{top.where}: skipped {files} without an image extension: {kinds}")
     if loose:
-        files = "1 image that is" if loose == 1 else f"{loose} images that are"
-        skipped.append(f"{top.where}: skipped {files} beside the class folders and not in one")
+        files = "1 image" if loose == 1 else f"{loose} images"
+        skipped.append(f"{top.where}: skipped {files} outside the class folders")
     return {folder: names for folder, names in images.items() if names}, tuple(skipped)
 
 
