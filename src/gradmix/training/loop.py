@@ -148,11 +148,11 @@ class Training:
             if at.step == 0:  # otherwise resumed in the middle of an epoch
                 self._begin_epoch(steps, batch_size)
             self._read_ahead()
-            if not method.ranks.alone:
-                check_ranks(method)
-            rates = method.learning_rates(at.epoch, steps)
+            rates, first = method.learning_rates(at.epoch, steps), at.step
             while at.step < steps:
                 batch = self._next_batch()
+                if at.step == first and not method.ranks.alone:
+                    check_ranks(method)
                 started = perf_counter()
                 self._losses.append(self._step(batch, rates[at.step], randomness))
                 at.step, at.total_steps = at.step + 1, at.total_steps + 1
