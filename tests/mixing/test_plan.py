@@ -1,6 +1,7 @@
 """Partners: who is replaced, by whom, and that every draw is as uniform as it says."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -295,8 +296,8 @@ INDEX = torch.tensor([[10, 11, 12, 13, 14, 15, 16]])
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_the_ranks_need_disjoint_parts_of_an_unmixed_batch(size):
-    plan = Plan(INDEX * 0, INDEX)
-    parts = [plan.needed(0, Ranks(rank, size).rows(7)).tolist() for rank in range(size)]
+    plans = [Plan(INDEX * 0, INDEX, Ranks(rank, size).rows(7)) for rank in range(size)]
+    parts = [plan.needed(0).tolist() for plan in plans]
     assert [row for part in parts for row in part] == INDEX[0].tolist()
 
 
@@ -304,8 +305,8 @@ def test_a_rank_needs_the_partners_of_its_rows():
     rows = torch.tensor([[6, 5, 4, 3, 2, 1, 0]])
     replaced = torch.tensor([[True, False, False, False, False, False, True]])
     partners = Partners(rows, replaced, torch.full((1, 7), 99))
-    plan = Plan(INDEX * 0, INDEX, Draws([0.5], [0], [None], partners))
-    assert plan.needed(0, slice(0, 2)).tolist() == [10, 11, 16, 15, 99]
-    assert plan.needed(0, slice(2, 4)).tolist() == [12, 13, 14, 13]
-    plain = Plan(INDEX * 0, INDEX, Draws([0.5], [0], [None], Partners(rows)))
-    assert plain.needed(0, slice(0, 2)).tolist() == [10, 11, 16, 15]
+    plan = Plan(INDEX * 0, INDEX, slice(0, 2), Draws([0.5], [0], [None], partners))
+    assert plan.needed(0).tolist() == [10, 11, 16, 15, 99]
+    assert replace(plan, rows=slice(2, 4)).needed(0).tolist() == [12, 13, 14, 13]
+    plain = replace(plan, draws=Draws([0.5], [0], [None], Partners(rows)))
+    assert plain.needed(0).tolist() == [10, 11, 16, 15]

@@ -92,11 +92,10 @@ def test_the_ranks_of_an_epoch_read_every_photo_once(shards: Path, size: int) ->
     x: Any = data.train.x  # StreamedImages
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     index = torch.stack(order[: len(x) // 64 * 64].split(64))
-    plan = Plan(index * 0, index)
     read = []
     for rank in range(size):
-        rows = Ranks(rank, size).rows(64)
-        own = [plan.needed(step, rows) for step in range(len(index))]
+        plan = Plan(index * 0, index, Ranks(rank, size).rows(64))
+        own = [plan.needed(step) for step in range(len(index))]
         read.append([_digest(photo) for batch in x.batches(own) for photo in batch])
     together = [digest for part in read for digest in part]
     assert len(together) == len(set(together)) == index.numel()  # all photos are distinct

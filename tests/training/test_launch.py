@@ -208,4 +208,4 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(SOON) == 130
     assert not any(map(alive, ranks))
-    assert "the same command resumes" in (tmp_path / "messages").read_text()
+    assert "the same command computes the rest" in (tmp_path / "messages").read_text()

@@ -110,7 +110,7 @@ class Method(Parts, ABC):
         """
         steps, plan, ranks = range(first_step, len(self.new)), self.plan, self.ranks
         if plan is not None:
-            return [plan.needed(step, ranks.rows(plan.y.shape[1])) for step in steps]
+            return [plan.needed(step) for step in steps]
         return [self.new[step, ranks.rows(self.new.shape[1])] for step in steps]
 
     def stages(self) -> Sequence[Stage]:

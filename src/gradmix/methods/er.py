@@ -37,7 +37,7 @@ class ER(Method):
         """Join each batch of new samples with replayed ones and draw how they are mixed."""
         index = self.join(new)  # (S, B) pool rows, B = |B1| + |B2|
         if not self.stage.mixed:
-            return Plan(self.pool.y[index], index)
+            return self.mixer.unmixed(self.pool.y[index], index)
         return self.mixer.plan(index, self.selector.pairs)
 
     def join(self, new: Tensor) -> Tensor:

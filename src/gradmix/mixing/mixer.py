@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,15 +105,19 @@ class Mixer:
         """
         recipe, pool = self.recipe, self._pool
         if recipe is None:
-            return Plan(y, index)
+            return self.unmixed(y, index)
         has_memory = pairs is not None if recipe.uses_gradients else pool.num_new < len(pool.y)
         if not (has_memory or recipe.mixes_first_task):
-            return Plan(y, index)
+            return self.unmixed(y, index)
         plan = self._follow(recipe, y, index, self._draw(recipe, y, pairs))
         if len(self._counts):
             assert plan.partner_y is not None
             self._mixed_pairs.append((y * self.num_outputs + plan.partner_y).flatten())
         return plan
+
+    def unmixed(self, y: Tensor, index: Tensor | None) -> Plan:
+        """Return a plan for batches that stay unmixed, by their labels and pool rows, (S, B)."""
+        return Plan(y, index, self._ranks.rows(y.shape[1]))
 
     def _draw(self, recipe: Recipe, y: Tensor, pairs: Pairs | None) -> Draws:
         lam: list[float] = []
@@ -146,7 +151,9 @@ class Mixer:
         lam = torch.tensor(draws.lam, dtype=torch.float64, device=y.device)  # (S,)
         rule, threshold = recipe.label_rule
         shares = SHARES[rule](y, partner_y, lam, self._index.counts, threshold)
-        return Plan(y, index, draws, partner_y, shares, both)
+        return replace(
+            self.unmixed(y, index), draws=draws, partner_y=partner_y, shares=shares, both=both
+        )
 
     # --- mixing -----------------------------------------------------------------------------
 
@@ -158,8 +165,8 @@ class Mixer:
             step: Number of the batch.
             x: Its inputs, if they do not come from the pool.
         """
-        rows = self._ranks.rows(plan.y.shape[1])  # this rank's; all B without other ranks
-        y, draws = plan.y[step, rows], plan.draws
+        rows, draws = plan.rows, plan.draws
+        y = plan.y[step, rows]
         if draws is None:
             return MixedBatch(self._own_inputs(plan, step, rows, x), y)
         assert plan.partner_y is not None and plan.shares is not None  # noqa: PT018
@@ -242,7 +249,7 @@ class Mixer:
         check_rows("plan.index", index, size)
         y = self._pool.y[index]
         if "draws" not in state or self.recipe is None:
-            return Plan(y, index)
+            return self.unmixed(y, index)
         recipe, draws = self.recipe, Draws.from_state_dict(state["draws"])
         tables, drawn = 1 if pairs is None else pairs.number, draws.partners.drawn
         if recipe.partners in (DRAW_FROM_POOL if drawn is None else DRAW_FROM_BATCH):

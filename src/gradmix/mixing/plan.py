@@ -8,7 +8,7 @@ batches of B rows at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradmix.criterion import Pairs
-from gradmix.data.pool import ClassIndex
+from gradmix.data.pool import ALL, ClassIndex
 from gradmix.errors import InputError
 from gradmix.types import Partners
 
@@ -63,15 +63,16 @@ class Plan:
 
     y: Tensor  # (S, B) labels
     index: Tensor | None = None  # (S, B) rows of the pool; None if inputs come from elsewhere
+    rows: slice = field(default_factory=lambda: ALL)  # of each batch that this rank computes
     draws: Draws | None = None  # None: the batches stay unmixed
     partner_y: Tensor | None = None  # (S, B) labels of the partners
     shares: Tensor | None = None  # (S, B) share of the own label in the target
     both: Tensor | None = None  # (S, 2, B) pool rows of samples and of partners, if views are fixed
 
-    def needed(self, step: int, rows: slice) -> Tensor:
-        """Return the pool rows of some rows of a batch and of their partners."""
+    def needed(self, step: int) -> Tensor:
+        """Return the pool rows of this rank's rows of a batch and of their partners."""
         assert self.index is not None
-        index = self.index[step]
+        index, rows = self.index[step], self.rows
         parts = [index[rows]]
         if self.draws is not None:
             other, replaced, drawn = self.draws.partners

@@ -211,8 +211,10 @@ class RunRecord:
             self.epochs.append({**stage, "loss": [], "negative_rate": []})
         for name, value in (("loss", event.loss), ("negative_rate", event.negative_rate)):
             self.epochs[-1][name].append(None if value is None else float(f"{value:.6g}"))
-        for name, values in take(self.config.analyses, self.training, event).items():
-            self.analysis[name].append({"task": event.task, "epoch": event.epoch, **values})
+        if self.config.analyses:
+            at = {"task": event.task, "epoch": event.epoch}
+            for name, values in take(self.config.analyses, self.training, event).items():
+                self.analysis[name].append({**at, **values})
 
     def _note_task(self, event: TaskDone) -> None:
         task = self.training.benchmark.tasks[event.task]

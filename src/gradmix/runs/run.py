@@ -147,7 +147,8 @@ def train(
         if on_event is not None:
             observers.append(partial(on_event, training))
         resumed = saved is not None and saved.resume()
-        check_resumed(training, resumed)
+        if not ranks.alone:
+            check_resumed(training, resumed)
         if not resumed:
             record.begin(training.evaluate())
         for event in training.events():
