@@ -25,6 +25,14 @@ def test_ranks_differ_by_at_most_one_row(count, size):
     assert max(lengths) <= -(-count // size)  # what `gather` pads to
 
 
+@given(count=st.integers(1, 1000), size=sizes)
+def test_equal_rows_begin_with_the_own_rows_and_are_equally_many(count, size):
+    for ranks in (Ranks(rank, size) for rank in range(size)):
+        own, equal = (range(count)[rows] for rows in (ranks.rows(count), ranks.equal_rows(count)))
+        assert equal[: len(own)] == own
+        assert len(equal) == -(-count // size)
+
+
 def test_alone_nothing_is_exchanged():
     part = torch.arange(4.0)
     ALONE.all_sum([part])

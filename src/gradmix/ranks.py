@@ -28,12 +28,14 @@ class Ranks:
         size: Number of processes.
         device: Device of this process; some backends exchange only tensors on devices.
         sync_batchnorm: Whether BatchNorm uses the statistics of the whole batch.
+        shard_weights: Whether each rank holds only a part of the network's weights.
     """
 
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
     sync_batchnorm: bool = False
+    shard_weights: bool = False
     alone: bool = field(init=False)  # whether one process computes the run
     first: bool = field(init=False)  # whether this process writes files and shows progress
 
@@ -49,6 +51,17 @@ class Ranks:
         """
         rank = self.rank if rank is None else rank
         return slice(count * rank // self.size, count * (rank + 1) // self.size)
+
+    def equal_rows(self, count: int) -> slice:
+        """Return this rank's rows of `count`, and one of the next rank where those have more.
+
+        All ranks then have equally many rows, and make equally many forward passes.
+
+        >>> [Ranks(rank, 3).equal_rows(8) for rank in range(3)]
+        [slice(0, 3, None), slice(2, 5, None), slice(5, 8, None)]
+        """
+        start = self.rows(count).start
+        return slice(start, start - (-count // self.size))
 
     def share(self, count: int) -> float:
         """Return which share of `count` rows belongs to this rank."""
@@ -69,7 +82,7 @@ class Ranks:
             tensor.copy_(part.view(tensor.shape))
 
     def gather(self, part: Tensor, count: int) -> Tensor:
-        """Return all `count` rows, in order; `part` are the rows of this rank.
+        """Return all `count` rows, in order; `part` has the rows of this rank first.
 
         Ranks may have different numbers of rows. All send the same number, padded with zeros,
         because a gather of different sizes aborts the process.

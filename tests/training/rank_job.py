@@ -5,6 +5,7 @@ The processes are forked after the imports, so that all of them together start i
 """
 
 import json
+import math
 import multiprocessing
 import sys
 from pathlib import Path
@@ -18,14 +19,19 @@ from gradmix.data import benchmark_from_tasks
 from gradmix.data.augment import random_crop, random_flip
 from gradmix.data.pool import Normalise
 from gradmix.mixing import parse_recipe
-from gradmix.models import adapt
+from gradmix.models import adapt, build_model
+from gradmix.models.finetune import fine_tune
 from gradmix.models.network import MLP
+from gradmix.models.pretrained import Backbone
+from gradmix.models.sharded import whole_state
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import Ranks
 from gradmix.settings import CriterionSettings, TrainingSettings
+from gradmix.training import checkpoint
 from gradmix.training.build import Design
 from gradmix.training.checkpoint import Checkpoint
 from gradmix.training.loop import TaskDone, Training
+from gradmix.training.online import OnlineTraining
 from gradmix.types import Samples
 
 SIDE = 6
@@ -78,12 +84,16 @@ def make_training(case, ranks):
         tuple(case.get("options", {}).items()),
         exemplars_per_class=5,
         memory_total=None,
-        criterion=CriterionSettings(criterion_exemplars=4),
+        criterion=CriterionSettings(criterion_exemplars=4, **case.get("criterion", {})),
         selection=case.get("selection"),
     )
     outputs = 2 if design.grows else 4
 
     def network(generator):
+        if "network" in case:
+            return build_model(case["network"], shape, outputs, generator=generator)
+        if case.get("fine_tuned"):
+            return fine_tuned_network(outputs, generator)
         if case.get("batch_norm"):
             return batch_norm_network(outputs, generator)
         made = MLP(SIDE * SIDE, outputs, (16, 12))
@@ -95,7 +105,8 @@ def make_training(case, ranks):
     method = design.build(network, 4, shape, benchmark.mean, benchmark.std, streams, ranks)
     method.normalise = InDefaultType(benchmark.mean, benchmark.std)
     transforms = (random_crop, random_flip) if case.get("transforms") else ()
-    return Training(benchmark, method, Fabric(accelerator="cpu", devices=1), transforms)
+    kind = OnlineTraining if case.get("online") else Training
+    return kind(benchmark, method, Fabric(accelerator="cpu", devices=1), transforms)
 
 
 def batch_norm_network(outputs, generator):
@@ -107,6 +118,15 @@ def batch_norm_network(outputs, generator):
         return adapt(nn.Sequential(*layers))
 
 
+def fine_tuned_network(outputs, generator):
+    """Return a network that fine-tunes the last layer of a small backbone."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8)]
+    backbone = Backbone(nn.Sequential(*layers), 8, SIDE, (0.5,) * 3, (0.2,) * 3, "small", "")
+    return fine_tune(backbone, outputs, "last", generator=generator)
+
+
 def train(case, ranks, file=None, stop_at=None):
     """Return everything that must not depend on the number of ranks.
 
@@ -116,11 +136,11 @@ def train(case, ranks, file=None, stop_at=None):
     training = make_training(case, ranks)
     tables, losses, correct = [], [], []
     if file is not None:
-        saved = file.exists()
-        assert Checkpoint(file, training, Nothing(), {}).resume() == saved
+        exists, saved = file.exists(), Checkpoint(file, training, Nothing(), {})
+        assert saved.resume() == exists
     for event in training.events():
         if stop_at is not None and (event.task, training.position.step) == stop_at:
-            Checkpoint(file, training, Nothing(), {}).save()
+            saved.note(event)
             return {}
         tables += [table.negative.clone() for table in training.method.selector.tables]
         tables += [table.optimal.clone() for table in training.method.selector.tables]
@@ -129,8 +149,14 @@ def train(case, ranks, file=None, stop_at=None):
         if isinstance(event, TaskDone):
             correct.append(event.correct["main"])
     networks = training.method.networks().values()
-    parts = [part for network in networks for part in network.state_dict().values()]
+    states = [whole_state(network.state_dict(), keep=True) for network in networks]
+    parts = [part for state in states for part in state.values()]
+    momenta = [state.get("momentum_buffer") for state in training.method.optimizer.state.values()]
     return {
+        "held": {
+            "weights": held(p for network in networks for p in network.parameters()),
+            "momentum": held(momentum for momentum in momenta if momentum is not None),
+        },
         "weights": torch.cat([part.flatten() for part in parts if part.is_floating_point()]),
         "exemplars": training.method.memory.x,
         "labels": training.method.memory.y,
@@ -141,6 +167,11 @@ def train(case, ranks, file=None, stop_at=None):
     }
 
 
+def held(tensors):
+    """Return how many numbers of some tensors this rank holds."""
+    return sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors)
+
+
 def run_rank(rank, size, folder):
     """Train all cases as one of several ranks, and save each."""
     connect(rank, size, f"{folder}/store-{size}")
@@ -148,20 +179,22 @@ def run_rank(rank, size, folder):
     for name, case in cases.items():
         if size in case["sizes"]:
             synced = size > 1 and case.get("batch_norm", False)
-            result = train(case, Ranks(rank, size, sync_batchnorm=synced))
+            sharded = size > 1 and case.get("sharded", False)
+            ranks = Ranks(rank, size, sync_batchnorm=synced, shard_weights=sharded)
+            result = train(case, ranks)
             torch.save(result, Path(folder, f"{name}-{size}-{rank}.pt"))
     disconnect(size)
 
 
-def move_rank(rank, size, folder, stop_at):
+def move_rank(rank, size, folder, stop_at, name="moved"):
     """Continue the training in a checkpoint on some ranks, until a task and step."""
-    connect(rank, size, f"{folder}/store-moved-{size}")
-    file = Path(folder, "moved.checkpoint")
-    result = train(
-        {"method": "er", "mix": "gradmix+", "epochs": 3}, Ranks(rank, size), file, stop_at
-    )
+    connect(rank, size, f"{folder}/store-{name}-{size}")
+    checkpoint.EVERY_SECONDS, checkpoint.SHARE = 0.0, math.inf  # in this process: save at once
+    ranks = Ranks(rank, size, shard_weights=size > 1 and name == "sharded")
+    case = {"method": "er", "mix": "gradmix+", "epochs": 3}
+    result = train(case, ranks, Path(folder, f"{name}.checkpoint"), stop_at)
     if stop_at is None:
-        torch.save(result, Path(folder, f"moved-{rank}.pt"))
+        torch.save(result, Path(folder, f"{name}-{rank}.pt"))
     disconnect(size)
 
 
@@ -190,10 +223,12 @@ def fork(*jobs):
 
 
 def main(folder):
-    """Train all cases on all numbers of ranks; then one training on 1, 3 and 2 ranks in turn."""
+    """Train all cases on all numbers of ranks; then two trainings on several numbers in turn."""
     fork(*((run_rank, rank, size, folder) for size in (1, 2, 3) for rank in range(size)))
     for size, stop_at in ((1, (0, 3)), (3, (1, 2)), (2, None)):
         fork(*((move_rank, rank, size, folder, stop_at) for rank in range(size)))
+    for size, stop_at in ((1, (0, 3)), (2, (1, 2)), (1, None)):
+        fork(*((move_rank, rank, size, folder, stop_at, "sharded") for rank in range(size)))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,27 @@ def test_devices_that_need_another_start(device, wanted, message):
         raise AssertionError("the job must not start")
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "foster"}, "method is 'foster', which needs whole weights; give one of er, "),
+        ({"method": "mir"}, "method is 'mir', which needs whole weights; give one of er, "),
+        ({"head": "growing"}, "head is 'growing', which replaces weights; give head 'fixed'"),
+        ({"precision": "16-mixed"}, "precision is '16-mixed', .*; give 'bf16-mixed'"),
+        ({"analyses": ("detrimental-rate",)}, "analyses is .*; omit them"),
+    ],
+)
+def test_weights_that_cannot_be_split_are_refused_before_any_work(settings, message, monkeypatch):
+    monkeypatch.setattr("gradmix.runs.run.open_job", None)
+    with pytest.raises(InputError, match=f"shard_weights is True, but {message}.* omit shard_w"):
+        run(config_for("digits", mix="gradmix", **settings), devices=2, shard_weights=True)
+
+
+def test_one_device_has_no_split_weights():
+    with pytest.raises(InputError, match="shard_weights is True, but devices is 1; give 2 or more"):
+        run(config_for("digits"), shard_weights=True)
+
+
 def test_one_device_is_alone():
     with open_job("cpu", "32-true", Devices()) as job:
         assert job.ranks.alone
@@ -84,6 +105,15 @@ def test_a_run_under_torchrun_is_the_run_of_one_process(tmp_path):
     for name in ("accuracy", "pair_counts"):
         one = torch.tensor(getattr(expected, name))
         torch.testing.assert_close(torch.tensor(found[name]), one, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_run_with_split_weights_is_the_run_of_one_process(tmp_path):
+    process = gradmix(tmp_path, "--epochs", "2", "--devices", "2", "--shard-weights")
+    assert process.wait(SOON) == 0, (tmp_path / "messages").read_text()
+    expected = run(config_for("digits", epochs=2, threads=1))
+    found = torch.tensor(result_of(tmp_path)["accuracy"])
+    torch.testing.assert_close(found, torch.tensor(expected.accuracy), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gradmix.methods import METHODS
+from gradmix.training.checks import SHARDABLE
 
 JOB = Path(__file__).with_name("rank_job.py")
 
@@ -57,6 +58,8 @@ OTHERS = {
     "der++-batch-norm": {"method": "der++", "mix": "mixup", "batch_norm": True},
     "mir-batch-norm": {"method": "mir", "mix": "none", "batch_norm": True},
     "dytox": {"method": "dytox", "mix": "none"},
+    "online": {"method": "er", "mix": "gradmix+", "online": True},
+    "online-der++": {"method": "der++", "mix": "mixup", "online": True, **AUGMENTED},
     "finetune": {"method": "finetune", "mix": "mixup"},
     "joint": {"method": "joint", "mix": "none"},
 }
@@ -65,10 +68,34 @@ OTHERS |= {
     for name, info in METHODS.items()
     if info.build.trains and name not in {case["method"] for case in OTHERS.values()}
 }
+SHARDED = {
+    "er-none": {"method": "er", "mix": "none"},
+    "er-default": {"method": "er", "mix": "balanced-remix"},
+    "er-gradmix+": {"method": "er", "mix": "gradmix+"},
+    "er-clipped": {"method": "er", "mix": "gradmix+", "settings": {"clip_norm": 0.5}},
+    "er-adam": {"method": "er", "mix": "manifold-mixup", "settings": {"optimizer": "adam"}},
+    "er-batch-norm": {"method": "er", "mix": "mixup", "batch_norm": True, **AUGMENTED},
+    "er-cnn": {"method": "er", "mix": "none", "network": "cnn", "batch_norm": True},
+    "er-clusters": {"method": "er", "mix": "gradmix+", "criterion": {"criterion": "clusters"}},
+    "online": {"method": "er", "mix": "gradmix+", "online": True},
+    "der-mixed": {"method": "der", "mix": "mixup"},
+}
+SHARDED |= {name: {"method": name, "mix": "none"} for name in SHARDABLE if name != "er"}
+SHARDED = {f"sharded-{name}": {**case, "sharded": True} for name, case in SHARDED.items()}
 ON_TWO_RANKS = {name for name, case in ACCEPTANCE.items() if case["mix"] == "gradmix+"}
 CASES = {
     name: {**case, "sizes": [1, 2, 3] if name in {*ON_TWO_RANKS, *FLOAT32} else [1, 3]}
     for name, case in {**ACCEPTANCE, **FLOAT32, **OTHERS}.items()
+}
+CASES |= {name: {**case, "sizes": [1, 2]} for name, case in SHARDED.items()}
+CASES["sharded-er-gradmix+"]["sizes"] = [1, 2, 3]
+CASES["sharded-fine-tuned"] = {
+    "method": "er",
+    "mix": "none",
+    "fine_tuned": True,
+    "dtype": "float32",
+    "sharded": True,
+    "sizes": [1, 2],
 }
 
 
@@ -87,6 +114,8 @@ def results(tmp_path_factory):
     def load(name):
         if name == "moved":
             return [torch.load(folder / f"moved-{rank}.pt", weights_only=True) for rank in (0, 1)]
+        if name == "sharded":
+            return [torch.load(folder / "sharded-0.pt", weights_only=True)]
         sizes = CASES[name]["sizes"]
         places = [(size, rank) for size in sizes for rank in sorted({0, size - 1})]
         paths = [folder / f"{name}-{size}-{rank}.pt" for size, rank in places]
@@ -95,7 +124,7 @@ def results(tmp_path_factory):
     return load
 
 
-@pytest.mark.parametrize("name", [*ACCEPTANCE, *OTHERS])
+@pytest.mark.parametrize("name", [*ACCEPTANCE, *OTHERS, *SHARDED])
 def test_a_run_does_not_depend_on_the_number_of_ranks(name, results):
     one, *others = results(name)
     assert torch.isfinite(one["weights"]).all()
@@ -108,12 +137,27 @@ def test_a_run_does_not_depend_on_the_number_of_ranks(name, results):
         assert all(map(torch.equal, other["tables"], one["tables"]))
 
 
-def test_a_job_moves_from_one_to_three_to_two_ranks(results):
+@pytest.mark.parametrize("name", ["moved", "sharded"])
+def test_a_job_moves_between_numbers_of_ranks_and_between_whole_and_split_weights(name, results):
     one = results("er-gradmix+")[0]
-    for moved in results("moved"):
+    for moved in results(name):
         torch.testing.assert_close(moved["weights"], one["weights"], rtol=0, atol=1e-12)
         for part in ("exemplars", "labels", "counts"):
             assert torch.equal(moved[part], one[part]), part
+
+
+def test_each_rank_holds_its_part_of_split_weights(results):
+    one, first, second = results("sharded-er-none")
+    for part, whole in one["held"].items():
+        assert first["held"][part] == pytest.approx(whole / 2, rel=0.1)
+        assert first["held"][part] + second["held"][part] == whole > 0
+
+
+def test_a_fine_tuned_network_starts_from_a_closed_form_head_with_split_weights(results):
+    one, *others = results("sharded-fine-tuned")
+    for other in others:
+        torch.testing.assert_close(other["weights"], one["weights"], rtol=0, atol=1e-5)
+        torch.testing.assert_close(other["losses"], one["losses"], rtol=0, atol=1e-5)
 
 
 def test_the_default_mix_has_pair_tables(results):

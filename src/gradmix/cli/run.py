@@ -52,6 +52,10 @@ def run(
         bool,
         typer.Option("--sync-batchnorm", help="BatchNorm uses the statistics of the whole batch."),
     ] = False,
+    shard_weights: Annotated[
+        bool,
+        typer.Option("--shard-weights", help="Each device holds a part of the weights (FSDP2)."),
+    ] = False,
     log: options.Logs = None,
     log_every: options.LogEvery = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
@@ -72,12 +76,12 @@ def run(
     store = ResultStore(out)
     logs = LogTo(tuple(log), log_every) if log else None
     how: Any = {"again": again, "checkpoint": checkpoint, "log": logs}
-    if devices == nodes == 1:
+    if devices == nodes == 1 and not shard_weights:
         results, finished = run_all(configs, store, **how)
     else:
         from gradmix.training.launch import Devices
 
-        wanted = Devices(devices, nodes, sync_batchnorm)
+        wanted = Devices(devices, nodes, sync_batchnorm, shard_weights)
         results, finished = _run_together(configs, store, wanted, **how)
     if as_json:
         rows = []
@@ -148,7 +152,7 @@ def _run_together(
     from gradmix.runs.run import follow_runs, one_device
     from gradmix.training.launch import open_job
 
-    device, precision = one_device(configs)
+    device, precision = one_device(configs, wanted)
     follow = partial(follow_runs, registered(), configs, store if checkpoint else None)
     results: list[RunResult] = []
     finished, first = False, True

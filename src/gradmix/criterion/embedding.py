@@ -87,10 +87,9 @@ def embed_rows(
         index: Rows of the samples, (n,).
         ranks: The processes that embed the samples together.
     """
-    own = index if ranks.alone else index[ranks.rows(len(index))]
+    own = index[ranks.equal_rows(len(index))]
     parts = [_run(model, head, fetch(part))[0].float() for part in own.split(FETCH_BATCH)]
-    embedded = torch.cat(parts)
-    return embedded if ranks.alone else ranks.gather(embedded, len(index))
+    return ranks.gather(torch.cat(parts), len(index))
 
 
 def _run(model: nn.Module, head: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:

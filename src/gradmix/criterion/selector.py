@@ -29,6 +29,7 @@ from gradmix.criterion.scores import (
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
 from gradmix.models.heads import BlockLinear
+from gradmix.models.sharded import whole
 from gradmix.ranks import ALONE, Ranks
 from gradmix.settings import CriterionSettings
 from gradmix.types import LinearHead
@@ -257,12 +258,12 @@ class PairSelector:
         settings, ratios = self._settings, self._ratios()
         weights = X.new_zeros(len(y))
         weights[protected] = sample_weights(y[protected], settings.by_class, X.dtype)
-        parts = [part.detach().float() for part in (head.bias, added) if part is not None]
+        parts = [whole(part).detach().float() for part in (head.bias, added) if part is not None]
         bias = torch.stack(parts).sum(0) if parts else None
         sketch = make_sketch(
             X,
             y,
-            LinearHead(head.weight.detach().float(), bias),
+            LinearHead(whole(head.weight).detach().float(), bias),
             weights,
             fixed_bias=head.bias is None,
             all_pairs=settings.all_pairs,

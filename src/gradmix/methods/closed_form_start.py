@@ -12,6 +12,7 @@ from gradmix.closed_form import Ridge, every_tenth, fit_temperature
 from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Pool
 from gradmix.memory.replay import first_of_each_class
+from gradmix.models.sharded import split_like
 from gradmix.ranks import ALONE, Ranks
 
 
@@ -49,8 +50,10 @@ def start_from_closed_form(
     lowest = float(ridge.scores(embeddings).min()) / temperature
     weight, bias = ridge.linear()  # (d, C), (C,)
     classes = list(ridge.classes)
-    head.weight.zero_()
-    head.weight[classes] = (weight.T / temperature).to(head.weight)
+    weights = torch.zeros(head.weight.shape, dtype=head.weight.dtype)
+    weights[classes] = (weight.T / temperature).to(weights)
+    head.weight.copy_(split_like(weights, head.weight))
     if head.bias is not None:
-        head.bias.fill_(lowest)
-        head.bias[classes] = (bias / temperature).to(head.bias)
+        biases = torch.full(head.bias.shape, lowest, dtype=head.bias.dtype)
+        biases[classes] = (bias / temperature).to(biases)
+        head.bias.copy_(split_like(biases, head.bias))

@@ -89,7 +89,7 @@ class DER(ER):
         """Store exemplars with their present outputs, in evaluation mode."""
         priority = self.priorities(new)
         index = torch.arange(len(new.y), device=new.y.device)  # they come first in the pool
-        parts = index[self.ranks.rows(len(index))].split(PREDICT_BATCH)
+        parts = index[self.ranks.equal_rows(len(index))].split(PREDICT_BATCH)
         outputs = torch.cat([self.predict(self.pool.inputs(part)) for part in parts])
         outputs = self.ranks.gather(outputs, len(index))  # (N, C)
         if len(self.memory):  # the head may have grown since

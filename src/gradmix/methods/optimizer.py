@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.errors import InputError, UnknownNameError
+from gradmix.models.sharded import split_like
 from gradmix.settings import TrainingSettings
 
 Groups = list[dict[str, Any]]  # parameters, and `lr_scale` where their learning rate differs
@@ -87,7 +88,14 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]
     for number, (state, own) in enumerate(zip(saved, expected, strict=True)):
         if state:
             _check(f"optimizer.{number}", state, own)
-    states = {number: state for number, state in enumerate(saved) if state}
+    states = {
+        number: {
+            name: split_like(value, own[name]) if isinstance(value, Tensor) else value
+            for name, value in state.items()
+        }
+        for number, (state, own) in enumerate(zip(saved, expected, strict=True))
+        if state
+    }
     optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
 
 

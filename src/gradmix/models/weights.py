@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from gradmix.errors import CorruptFileError, InputError, MissingPackageError
 from gradmix.files.atomic_write import replacing
+from gradmix.models.sharded import split_like
 
 
 def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
@@ -48,6 +49,8 @@ def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
             else torch.empty_like(value, device=saved[name].device).copy_(saved[name])
             for name, value in own.items()
         }
+    else:
+        saved = {name: split_like(saved[name], value) for name, value in own.items()}
     network.load_state_dict(saved, assign=empty)
 
 

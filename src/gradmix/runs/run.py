@@ -30,7 +30,7 @@ from gradmix.runs.store import FailedRun, ResultStore, RunProgress
 from gradmix.settings import StreamSettings
 from gradmix.training.build import make_fabric, torch_threads
 from gradmix.training.checkpoint import Checkpoint
-from gradmix.training.checks import check_resumed
+from gradmix.training.checks import check_resumed, check_sharding
 from gradmix.training.launch import Devices, Job, open_job
 from gradmix.training.loop import Event, StepDone, Training
 from gradmix.training.online import OnlineTraining
@@ -63,6 +63,7 @@ def run(
     devices: int = 1,
     nodes: int = 1,
     sync_batchnorm: bool = False,
+    shard_weights: bool = False,
 ) -> RunResult:
     """Train and evaluate one configuration.
 
@@ -78,6 +79,8 @@ def run(
         devices: Devices of each machine that compute the run together; see docs/scaling.md.
         nodes: Machines; more than one need torchrun or srun.
         sync_batchnorm: Let BatchNorm use the statistics of the whole batch on all devices.
+        shard_weights: Let each device hold only a part of the weights, for networks that do not
+            fit on one device. Some methods allow it.
 
     Returns:
         The result; `ResultStore.save` writes it to a file.
@@ -94,9 +97,10 @@ def run(
     """
     if checkpoint is not None and (os.path.isdir(checkpoint) or "\0" in os.fspath(checkpoint)):
         raise InputError(f"checkpoint is {os.fspath(checkpoint)!r}; name a file, not a folder")
-    wanted = Devices(devices, nodes, sync_batchnorm)
+    wanted = Devices(devices, nodes, sync_batchnorm, shard_weights)
+    device, precision = one_device([config], wanted)
     follow = partial(_follow, registered(), config, benchmark, checkpoint)
-    with open_job(config.device, config.precision, wanted, follow) as job:
+    with open_job(device, precision, wanted, follow) as job:
         log = log if job.ranks.first else None
         training = prepare_run(config, benchmark, job, keep=False)
         return train(config, training, on_event, checkpoint, say, log)
@@ -348,12 +352,15 @@ def complete(
 # per run: whether the run is prepared, and whether it is trained.
 
 
-def one_device(configs: Sequence[RunConfig]) -> tuple[str, str]:
+def one_device(configs: Sequence[RunConfig], wanted: Devices) -> tuple[str, str]:
     """Return device and precision of all runs.
 
     Raises:
-        InputError: If they differ: the processes that compute together keep theirs.
+        InputError: If they differ: the processes that compute together keep theirs. Also if
+            weights shall be split over the devices, and a run does not allow it.
     """
+    for config in configs if wanted.shard_weights else ():
+        check_sharding(config.method, config.head, config.precision, config.analyses)
     found = sorted({(config.device, config.precision) for config in configs})
     if len(found) != 1:
         raise InputError(

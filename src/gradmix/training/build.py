@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from gradmix.criterion import PairSelector
+from gradmix.criterion import PairSelector, find_head
 from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.memory import ReplayMemory
@@ -22,6 +22,7 @@ from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer
 from gradmix.models import memory_format
 from gradmix.models.finetune import FineTuned
+from gradmix.models.sharded import shard
 from gradmix.models.sync_batch_norm import synchronise_batch_norms
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
@@ -77,14 +78,17 @@ class Design:
         """
         kind, device = find_method(self.method), streams.place
         model = network(streams.generator("weights"))
-        if not any(parameter.is_meta for parameter in model.parameters()):
+        if not ranks.shard_weights and not any(p.is_meta for p in model.parameters()):
             model = model.to(device)
         if ranks.sync_batchnorm:
             model = synchronise_batch_norms(model, ranks)
         layout = memory_format(input_shape, device)
-        if isinstance(model, FineTuned):  # works at its backbone's size, not at the samples'
+        # A fine-tuned network works at its backbone's size, and FSDP needs contiguous weights.
+        if isinstance(model, FineTuned) or ranks.shard_weights:
             layout = torch.contiguous_format
         model = model.to(memory_format=layout)  # type: ignore[call-overload]
+        if ranks.shard_weights:
+            shard(model, find_head(model), ranks)
         recipe = Recipe() if self.recipe is None else self.recipe
         mixer = Mixer(
             self.recipe,

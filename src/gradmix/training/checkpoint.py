@@ -22,7 +22,9 @@ from gradmix.errors import FileError, GradMixError, InputError
 from gradmix.files import read_manifest, read_state_file, write_state_file
 from gradmix.files.atomic_write import remove_leftovers
 from gradmix.files.schema import validate
-from gradmix.training.loop import Event, TaskDone, Training
+from gradmix.models.sharded import whole_state
+from gradmix.training.events import Event, Seconds, TaskDone
+from gradmix.training.loop import Training
 from gradmix.training.state_schema import CheckpointState
 
 KIND = "checkpoint"
@@ -30,6 +32,7 @@ CONTENTS = 6  # raised when the state of a training changes its meaning
 EVERY_SECONDS = 30.0
 SHARE = 0.01  # largest share of the run's time that saving may take
 ZIP = b"PK"  # first bytes of a state file
+LOADED_FROM_CPU = {"method", "stage", "networks", "optimizer", "streams"}  # or have such parts
 FIRST_GUESS = (0.01, 200e6)  # assumed cost of the first save: seconds, and bytes per second
 
 
@@ -91,16 +94,12 @@ class Checkpoint:
     # --- saving -----------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        """Save if it is time to; call it at every event. Only rank 0 saves."""
-        if not self._training.method.ranks.first:
-            return
-        now = perf_counter()
-        if not isinstance(event, TaskDone) and now - self._last < EVERY_SECONDS:
-            return
-        if self._cost is None:
-            seconds, rate = FIRST_GUESS
-            self._cost = seconds + _bytes_in(self._training.state_dict()) / rate
-        if self._spent + self._cost > SHARE * (self.seconds_before + now - self._started):
+        """Save if it is time to; call it at every event. Rank 0 decides."""
+        ranks = self._training.method.ranks
+        due = ranks.first and self._due(event)
+        if ranks.shard_weights:
+            due = bool(ranks.from_first(int(due)))
+        if not due:
             return
         try:
             self.save()
@@ -109,10 +108,20 @@ class Checkpoint:
                 self._say(f"no checkpoint: {error}; training continues")
             self._failed = True
 
+    def _due(self, event: Event) -> bool:
+        """Return whether it is time to save."""
+        now = perf_counter()
+        if not isinstance(event, TaskDone) and now - self._last < EVERY_SECONDS:
+            return False
+        if self._cost is None:
+            seconds, rate = FIRST_GUESS
+            self._cost = seconds + _bytes_in(self._training.state_dict()) / rate
+        return self._spent + self._cost <= SHARE * (self.seconds_before + now - self._started)
+
     def save(self) -> None:
-        """Write the file now; only rank 0 does."""
-        training = self._training
-        if not training.method.ranks.first:
+        """Write the file now; rank 0 does. All ranks call this if weights are split over them."""
+        training, ranks = self._training, self._training.method.ranks
+        if not ranks.first and not ranks.shard_weights:
             return
         started = perf_counter()
         try:
@@ -126,7 +135,10 @@ class Checkpoint:
                 "total_seconds": self.seconds_before + started - self._started,
                 "saving_seconds": self._spent + (self._cost or 0.0),  # about as much for this one
             }
-            write_state_file(self.path, KIND, state)
+            if ranks.shard_weights:
+                state = whole_state(state, keep=ranks.first)
+            if ranks.first:
+                write_state_file(self.path, KIND, state)
         finally:
             self._last = perf_counter()
             self._cost = self._last - started
@@ -151,8 +163,7 @@ class Checkpoint:
         ranks = self._training.method.ranks
         if ranks.first:
             remove_leftovers(self.path)
-        if not ranks.alone:
-            ranks.barrier()  # rank 0 holds the lock now
+        ranks.barrier()  # rank 0 holds the lock now
         if not self.path.exists():
             return False
         self._refuse_other_files()
@@ -201,9 +212,9 @@ class Checkpoint:
                     raise InputError(
                         f"structure.{name} is {value!r}; the largest possible is {self._largest}"
                     )
-            # The random streams stay on the CPU: generators load their state from there.
-            for name in ("losses", "method", "stage", "order"):
-                saved[name] = training.fabric.to_device(saved[name])
+            for part in (saved, saved["method"], saved["stage"] or {}):
+                for name in part.keys() - LOADED_FROM_CPU:
+                    part[name] = training.fabric.to_device(part[name])
             training.load_state_dict(saved)
             training.fabric.strategy.precision.load_state_dict(state["precision"])
             self._record.load_state_dict(state["record"])
@@ -212,8 +223,7 @@ class Checkpoint:
             raise FileError(
                 f"{self.path} does not fit this run: {reason}{error}; remove it"
             ) from error
-        for name, seconds in checked.seconds:
-            setattr(training.seconds, name, seconds)
+        training.seconds = Seconds(**state["seconds"])
         self.seconds_before, self._spent = checked.total_seconds, checked.saving_seconds
 
 

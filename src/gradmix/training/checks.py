@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,10 @@ from gradmix.types import Task
 
 if TYPE_CHECKING:
     from gradmix.training.loop import Training
+
+SHARDABLE = ("er", "er-ace", "er-ridge", "der", "der++", "aser", "gss", "gss-stream", "finetune")
+"""Methods whose weights can be split over the ranks: they neither copy nor change the network, and
+all gradients come from the backward pass of a step."""
 
 # --- a saved state fits the training's tasks, data and method -----------------------------------
 
@@ -59,27 +64,43 @@ def check_batches(training: Training, losses: int, steps: int) -> None:
         raise InputError(f"position.step is {step} with {losses} losses, of {steps} steps")
 
 
-# --- all ranks agree ----------------------------------------------------------------------------
+# --- several ranks ------------------------------------------------------------------------------
 
 
-def check_ranks(method: Method) -> None:
-    """Check that all ranks have rows, and the same networks, memory, plan and random streams.
+def check_sharding(method: str, head: str, precision: str, analyses: Sequence[str]) -> None:
+    """Raise InputError for a run whose weights cannot be split over the ranks; see SHARDABLE."""
+    reason = ""
+    if method not in SHARDABLE:
+        reason = f"method is {method!r}, which needs whole weights; give one of "
+        reason += ", ".join(SHARDABLE)
+    elif head == "growing":
+        reason = "head is 'growing', which replaces weights; give head 'fixed'"
+    elif precision == "16-mixed":
+        reason = "precision is '16-mixed', which is untested with it; give 'bf16-mixed'"
+    elif analyses:
+        reason = f"analyses is {list(analyses)}, which may need whole gradients; omit them"
+    if reason:
+        raise InputError(f"shard_weights is True, but {reason}, or omit shard_weights")
 
-    Raises:
-        InputError: If there are fewer rows than ranks.
-        RankError: If the ranks differ.
-    """
+
+def check_rows(method: Method) -> None:
+    """Raise InputError if a step has fewer rows than ranks."""
     ranks, rows = method.ranks, method.step_rows
-    if ranks.sync_batchnorm and method.replay_size:  # BatchNorm on all ranks needs replayed rows
+    exchanges = ranks.sync_batchnorm or ranks.shard_weights  # in every forward pass
+    if exchanges and method.replay_size:
         rows = min(rows, method.replay_size)
     if rows < ranks.size:
         raise InputError(
             f"{rows} rows of a batch cannot be shared by {ranks.size} devices; give fewer devices "
             "or larger batches"
         )
+
+
+def check_ranks(method: Method) -> None:
+    """Raise RankError unless all ranks have the same networks, memory, plan and random streams."""
     weights = [p for network in method.networks().values() for p in network.parameters()]
     memory, streams = method.memory.y, method.streams.state_dict()
-    if not ranks.all_equal(_digest([weights, memory, streams, method.stage_state_dict()])):
+    if not method.ranks.all_equal(_digest([weights, memory, streams, method.stage_state_dict()])):
         raise RankError(
             "the processes of this job differ in weights, memory, plan or random streams; start "
             "all of them with the same command, data and checkpoint, on machines of the same type"
@@ -97,10 +118,12 @@ def check_resumed(training: Training, resumed: bool) -> None:
 
 
 def _digest(tree: Any) -> int:
-    """Return a number below 2**63 that depends on every value of a tree."""
+    """Return a number below 2**63 that depends on every value of a tree, except split weights."""
     digest = xxhash.xxh3_64()
 
     def add(part: Any) -> None:
+        if hasattr(part, "full_tensor"):
+            return  # the ranks hold different parts of it
         if isinstance(part, Tensor):
             digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         elif isinstance(part, (dict, list, tuple)):

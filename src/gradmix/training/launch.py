@@ -36,17 +36,21 @@ class Devices:
         devices: Devices of each machine.
         nodes: Machines; more than one need torchrun or srun.
         sync_batchnorm: Let BatchNorm use the statistics of the whole batch, not of a rank's rows.
+        shard_weights: Let each device hold only a part of the network's weights.
     """
 
     devices: int = 1
     nodes: int = 1
     sync_batchnorm: bool = False
+    shard_weights: bool = False
 
     def __post_init__(self) -> None:
         for name in ("devices", "nodes"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**5:
                 raise InputError(f"{name} is {value!r}; give a whole number of 1 or more")
+        if self.shard_weights and self.size == 1:
+            raise InputError("shard_weights is True, but devices is 1; give 2 or more devices")
 
     @property
     def size(self) -> int:
@@ -126,8 +130,13 @@ def _connected(
         with torch_threads(torch.get_num_threads()):  # Fabric changes them
             fabric = connect() if others is None else others.watched_during(connect)
             try:
-                rank, size = fabric.global_rank, fabric.world_size
-                ranks = Ranks(rank, size, fabric.device, wanted.sync_batchnorm)
+                ranks = Ranks(
+                    fabric.global_rank,
+                    fabric.world_size,
+                    fabric.device,
+                    wanted.sync_batchnorm,
+                    wanted.shard_weights,
+                )
                 yield Job(fabric, ranks)
                 ranks.barrier()
             finally:

@@ -31,7 +31,13 @@ from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.models.sync_batch_norm import BATCH_NORMS
-from gradmix.training.checks import check_batches, check_ranks, check_samples, check_stage
+from gradmix.training.checks import (
+    check_batches,
+    check_ranks,
+    check_rows,
+    check_samples,
+    check_stage,
+)
 from gradmix.training.events import (
     EpochDone,
     Evaluation,
@@ -142,11 +148,11 @@ class Training:
             if at.step == 0:  # otherwise resumed in the middle of an epoch
                 self._begin_epoch(steps, batch_size)
             self._read_ahead()
-            if not method.ranks.alone:
-                check_ranks(method)
-            rates = method.learning_rates(at.epoch, steps)
+            rates, first = method.learning_rates(at.epoch, steps), at.step
             while at.step < steps:
                 batch = self._next_batch()
+                if at.step == first and not method.ranks.alone:
+                    check_ranks(method)
                 started = perf_counter()
                 self._losses.append(self._step(batch, rates[at.step], randomness))
                 at.step, at.total_steps = at.step + 1, at.total_steps + 1
@@ -162,13 +168,14 @@ class Training:
         for group in optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         optimizer.zero_grad()
+        if not method.ranks.alone:
+            check_rows(method)
         with precision.forward_context(), randomness():
             loss = method.train_step(batch)
-        if not method.ranks.alone:  # the parts of all ranks add up to the mean over the batch
-            loss = loss * method.ranks.share(method.step_rows)
-        precision.backward(loss, None)
-        if not method.ranks.alone:
-            self._sum_over_ranks(loss)
+        if method.ranks.alone:
+            precision.backward(loss, None)
+        else:
+            loss = self._backward_on_ranks(loss)
         method.adjust_gradients()
         if method.settings.clip_norm is not None:
             precision.unscale_gradients(optimizer)
@@ -176,20 +183,27 @@ class Training:
         precision.optimizer_step(optimizer)
         return loss.detach()
 
-    @torch.no_grad()
-    def _sum_over_ranks(self, loss: Tensor) -> None:
-        """Sum the loss and gradients over all ranks, and average the statistics of BatchNorm."""
-        method = self.method
-        trained = [p for group in method.optimizer.param_groups for p in group["params"]]
-        statistics = []
+    def _backward_on_ranks(self, loss: Tensor) -> Tensor:
+        """Compute the gradient of a batch whose rows are on several ranks; return its loss.
+
+        `loss` is the mean over this rank's rows. Weighted by their share of the batch, the losses,
+        gradients and BatchNorm statistics of all ranks add up to those of the batch.
+        """
+        method, ranks, precision = self.method, self.method.ranks, self.fabric.strategy.precision
+        share = ranks.share(method.step_rows)
+        loss = loss * share
+        summed = [loss.detach()]
+        if ranks.shard_weights:  # FSDP averages the gradients over the ranks
+            precision.backward(loss * ranks.size, None)
+        else:
+            precision.backward(loss, None)
+            summed = [p.grad for p in method.parameters() if p.grad is not None] + summed
         for module in (m for network in method.networks().values() for m in network.modules()):
             if isinstance(module, BATCH_NORMS) and module.training:
                 found = (module.running_mean, module.running_var)
-                statistics += [values for values in found if values is not None]
-        for values in statistics:
-            values.mul_(method.ranks.share(method.step_rows))
-        gradients = [p.grad for p in trained if p.grad is not None]
-        method.ranks.all_sum([*gradients, loss.detach(), *statistics])
+                summed += [values.mul_(share) for values in found if values is not None]
+        ranks.all_sum(summed)
+        return loss
 
     def _epoch_size(self) -> tuple[int, int]:
         """Return the number of steps of an epoch, and of new samples per step."""
@@ -262,8 +276,7 @@ class Training:
                 for task in self._tasks
             ]
             result.correct[name], result.task_aware[name] = torch.stack(counts, dim=1)
-        if not ranks.alone:
-            ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
+        ranks.all_sum([*result.correct.values(), *result.task_aware.values()])
         self.seconds.evaluate += perf_counter() - started
         return result
 

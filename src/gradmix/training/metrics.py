@@ -42,17 +42,14 @@ def count_correct_of_task(
         num_classes: Number of classes C.
         ranks: The processes that count together; each counts its own rows.
     """
-    classes = samples.y.unique()
-    if not ranks.alone:
-        rows = ranks.rows(len(samples.y))
-        samples = Samples(samples.x[rows], samples.y[rows])
+    classes, own = samples.y.unique(), samples.y[ranks.rows(len(samples.y))]
+    parts = (part[ranks.equal_rows(len(part))].split(EVALUATION_BATCH) for part in samples)
     right = []
-    for x, y in zip(*(part.split(EVALUATION_BATCH) for part in samples), strict=True):
+    for x, y in zip(*parts, strict=True):
         scores = predict(normalise(x))
         right.append(torch.stack([scores.argmax(dim=1) == y, _argmax_among(scores, classes) == y]))
-    return torch.stack(
-        [samples.y[row].bincount(minlength=num_classes) for row in torch.cat(right, dim=1)]
-    ).cpu()
+    counted = torch.cat(right, dim=1)[:, : len(own)]
+    return torch.stack([own[row].bincount(minlength=num_classes) for row in counted]).cpu()
 
 
 def count_correct(
