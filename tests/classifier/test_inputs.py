@@ -43,7 +43,11 @@ BAD_ROWS = {
     "one dimension": (X[0], Y[:4], "X: Expected 2D array"),
     "a number": (3.0, Y, "2D array|array"),
     "None": (None, Y, "array|None"),
-    "text in cells": (np.array([["x", "y"]] * 5), ["a"] * 5, "^X has text .*; encode it as numbers"),
+    "text in cells": (
+        np.array([["x", "y"]] * 5),
+        ["a"] * 5,
+        "^X has text .*; encode it as numbers",
+    ),
     "complex": (X.astype(complex), Y, "[Cc]omplex"),
     "ragged": ([[1.0, 2.0], [3.0]], ["a", "b"], "sequence|inhomogeneous"),
     "other columns": (X[:, :3], Y, "3 features, but .* expecting 4"),
