@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 DOCUMENTED := $(VENV)/documented
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-EXTRAS := cluster,demo,export,figures,hub,many,photos,serve
+EXTRAS := cluster,demo,export,figures,hub,photos,serve
 
 OLDEST_TESTS := $(addprefix tests/,classifier/test_classifier.py files/test_state_file.py runs/test_run.py cli/test_main.py)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradmix.criterion.many_classes.on_demand import SHORTLISTS, PairsOnDemand
+from gradmix.criterion.many_classes.on_demand import PairsOnDemand
 from gradmix.criterion.many_classes.sketch import TOP, logits_pass, make_sketch
 from gradmix.criterion.scores import HeadGradient, Scored, projections, sample_scores
 from gradmix.types import LinearHead
@@ -97,47 +97,40 @@ def met_pairs(classes: int) -> tuple[Tensor, Tensor]:
     return own, own[torch.randperm(len(own), generator=generator)]
 
 
-def measure(classes: int) -> list[dict[str, Any]]:
-    """Return time and memory of an epoch's criterion for this many classes, by both searches."""
+def measure(classes: int) -> dict[str, Any]:
+    """Return time and memory of an epoch's criterion for this many classes."""
     X, y, head = synthetic(classes)
     weights = memory_weights(y, classes)
-    before, found = peak_megabytes(), {}
+    before = peak_megabytes()
     logits, _ = timed(lambda: all_logits(X, head))
     passed, (gradient, _) = timed(lambda: logits_pass(X, y, head, weights, TOP))
     after_pass = peak_megabytes()
     generator = torch.Generator().manual_seed(2)
     sketched, sketch = timed(lambda: make_sketch(X, y, head, weights, generator=generator))
     own, other = met_pairs(classes)
-    table = torch.zeros_like(own)
-    exact: Tensor | None = None
-    for search in SHORTLISTS:
-        pairs = PairsOnDemand(sketch, [LAM], search)
-        met, harmful = timed(lambda pairs=pairs: pairs.negative(table, own, other))
-        needy = own[harmful].unique()
-        here = torch.zeros_like(needy)
-        searched, _ = timed(lambda pairs=pairs, n=needy, t=here: pairs.optimal(t, n))
-        found[search] = (
-            pairs,
-            {
-                "classes": classes,
-                "search": search,
-                "logits": logits,
-                "logits pass": passed,
-                "sketch": max(sketched - passed, 0.0),  # it contains a logits pass
-                "met pairs": met,
-                "S*": searched,
-                "searched": len(needy),
-                "negative": float(harmful.float().mean()),
-                "MB pass": after_pass - before,
-                "MB": peak_megabytes() - before,
-            },
-        )
-    rows = needy[torch.randperm(len(needy), generator=generator)[:SAMPLED]]
-    spent, exact = timed(lambda: exact_rows(X, head, gradient, rows))
-    return [
-        {**figures, **agreement(pairs, rows, exact), "exact all": spent / len(rows) * classes}
-        for pairs, figures in found.values()
-    ]
+    which = torch.zeros(1, 1, dtype=torch.int64)  # one batch, one pair table
+    pairs = PairsOnDemand(sketch, [LAM])
+    met, harmful = timed(lambda: pairs.harmful(which, own[None], other[None])[0])
+    needy = own[harmful].unique()
+    every = torch.ones_like(needy, dtype=torch.bool)[None]
+    searched, best = timed(lambda: pairs.best(which, needy[None], every)[0])
+    after_all = peak_megabytes()
+    chosen = torch.randperm(len(needy), generator=generator)[:SAMPLED]
+    spent, exact = timed(lambda: exact_rows(X, head, gradient, needy[chosen]))
+    return {
+        "classes": classes,
+        "logits": logits,
+        "logits pass": passed,
+        "sketch": max(sketched - passed, 0.0),  # it contains a logits pass
+        "met pairs": met,
+        "S*": searched,
+        "searched": len(needy),
+        "negative": float(harmful.float().mean()),
+        "MB pass": after_pass - before,
+        "MB": after_all - before,
+        **agreement(pairs, needy[chosen], best[chosen], exact),
+        "exact all": spent / len(chosen) * classes,
+    }
 
 
 def exact_rows(
@@ -174,14 +167,13 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - started, result
 
 
-def agreement(pairs: PairsOnDemand, rows: Tensor, exact: Tensor) -> dict[str, float]:
+def agreement(pairs: PairsOnDemand, rows: Tensor, best: Tensor, exact: Tensor) -> dict[str, float]:
     """Return the agreement with the exact criterion, on sampled classes that need a replacement."""
     classes, generator = exact.shape[1], torch.Generator().manual_seed(3)
     columns = like_a_batch(classes, 100 * len(rows), generator).view(-1, 100)
     other = columns.flatten()
     found = pairs.score(torch.zeros_like(other), rows.repeat_interleave(100), other)
     truth = exact.gather(1, columns).flatten()
-    best = pairs.optimal(torch.zeros_like(rows), rows)
     regret = exact.amax(1) - exact.gather(1, best[:, None]).squeeze(1)
     return {
         "S- agreement": float(((found < 0) == (truth < 0)).float().mean()),
@@ -194,33 +186,23 @@ def agreement(pairs: PairsOnDemand, rows: Tensor, exact: Tensor) -> dict[str, fl
 
 def over_classes() -> str:
     """Return the table of docs/performance.md, and growth exponents."""
-    points = [figures for size in SIZES for figures in point(size)]
-    lines = [json.dumps(found) for found in points]
-    for search in SHORTLISTS:
-        few, many = (
-            next(p for p in points if p["classes"] == size and p["search"] == search)
-            for size in (1000, 50_000)
-        )
-        for name, parts in TERMS.items():
-            growth = sum(many[part] for part in parts) / sum(few[part] for part in parts)
-            lines.append(f"{search}, exponent of {name}: {math.log(growth) / math.log(50):.2f}")
+    points = {size: point(size) for size in SIZES}
+    lines = [json.dumps(found) for found in points.values()]
+    few, many = points[1000], points[50_000]
+    for name, parts in TERMS.items():
+        growth = sum(many[part] for part in parts) / sum(few[part] for part in parts)
+        lines.append(f"exponent of {name}: {math.log(growth) / math.log(50):.2f}")
     return "\n" + "\n".join(lines)
 
 
-def point(classes: int) -> list[dict[str, Any]]:
+def point(classes: int) -> dict[str, Any]:
     """Return medians over three processes; the largest sizes use one process."""
     command = [sys.executable, "-m", "benchmarks.classes", str(classes)]
     runs = [
         json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         for _ in range(3 if classes <= 1000 else 1)
     ]
-    return [
-        {
-            key: value if isinstance(value, str) else statistics.median(s[key] for s in same)
-            for key, value in same[0].items()
-        }
-        for same in zip(*runs, strict=True)
-    ]
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ class CriterionSettings(Settings):
     average: Literal["sample", "class"] = setting(
         "sample", "Mean of this gradient over samples (Algorithm 1) or classes.", PAPER
     )
-    criterion: Literal["auto", "exact", "clusters", "neighbours"] = setting(
+    criterion: Literal["auto", "exact", "clusters"] = setting(
         "auto", "Search for class pairs; auto: exact unless there are many classes."
     )
     criterion_block: Whole | None = setting(

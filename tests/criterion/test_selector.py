@@ -11,9 +11,11 @@ from torch import nn
 
 from gradmix.criterion import PairSelector, PairTables
 from gradmix.data.pool import Normalise, Pool
-from gradmix.errors import InputError
+from gradmix.errors import FileError, InputError
+from gradmix.files.schema import validate
 from gradmix.mixing.gradmix import GradMix
 from gradmix.settings import CriterionSettings
+from gradmix.training.state_schema import OnDemandState
 from gradmix.types import Samples
 
 OUTPUTS = 8
@@ -255,10 +257,10 @@ def test_another_number_of_tables_is_refused(model, criterion):
 
 
 def test_an_unknown_search_is_refused(model):
-    state = refreshed(model, criterion="clusters").state_dict()
-    state["on_demand"]["search"] = "clustre"
-    with pytest.raises(InputError, match="clusters"):
-        make_selector(criterion="clusters").load_state_dict(state)
+    state = refreshed(model, criterion="clusters").state_dict()["on_demand"]
+    validate(OnDemandState, state, "my.checkpoint")
+    with pytest.raises(FileError, match="search"):
+        validate(OnDemandState, {**state, "search": "neighbours"}, "my.checkpoint")
 
 
 # --- pair tables: lookups of many batches at once against a plain loop ---

@@ -22,7 +22,6 @@ EXTRAS = {
     "export": "onnxscript",
     "timm": "timm",
     "figures": "matplotlib",
-    "many": "faiss",
     "cluster": "distributed",
     "hub": "huggingface_hub",
     "tensorboard": "tensorboard",

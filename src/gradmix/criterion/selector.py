@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,7 @@ from gradmix.settings import CriterionSettings
 from gradmix.types import LinearHead
 
 MOST_EXACT = 1000
-"""Largest number of classes for which "auto" means "exact"; there all searches cost the same."""
+"""Largest number of classes for which "auto" means "exact"; there both cost the same."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +142,6 @@ def choose_search(search: str, classes: int) -> str:
     """Return what "auto" means for a number of classes; any other search is returned as it is."""
     if search == "auto":
         return "exact" if classes <= MOST_EXACT else "clusters"
-    if search == "neighbours" and importlib.util.find_spec("faiss") is None:
-        raise InputError(
-            "criterion is 'neighbours', which needs faiss: pip install 'gradmix[many]', or give "
-            "criterion='clusters'"
-        )
     return search
 
 
@@ -180,7 +174,6 @@ class PairSelector:
     ) -> None:
         self.pairs: Pairs | None = None
         self._settings, self._number, self._ratio = settings, tables, ratio
-        choose_search(settings.criterion, 1)  # raises if it needs a package that is missing
         self._host, self._generator, self._ranks = host, generator, ranks
 
     @property
@@ -217,9 +210,8 @@ class PairSelector:
         y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)  # (n,) each
         if self._settings.gradient == "memory":
             protected = index >= pool.num_new  # the memory follows the new samples in the pool
-        search = choose_search(self._settings.criterion, self._num_classes)
-        if search != "exact":
-            self.pairs = self._on_demand(search, head, adjustment, embeddings, y, protected)
+        if choose_search(self._settings.criterion, self._num_classes) != "exact":
+            self.pairs = self._on_demand(head, adjustment, embeddings, y, protected)
             return
         with torch.no_grad():
             logits = head(embeddings.to(head.weight.dtype)).float()  # (n, C)
@@ -248,7 +240,6 @@ class PairSelector:
 
     def _on_demand(
         self,
-        search: str,
         head: nn.Linear,
         added: Tensor | None,
         X: Tensor,
@@ -270,7 +261,7 @@ class PairSelector:
             generator=self._generator,
             block=settings.criterion_block,
         )
-        return PairsOnDemand(sketch, ratios, search, settings.criterion_block)
+        return PairsOnDemand(sketch, ratios, settings.criterion_block)
 
     def state_dict(self) -> dict[str, Any]:
         """The pairs of the epoch, on which its remaining batches depend."""

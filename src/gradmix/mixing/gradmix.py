@@ -57,8 +57,8 @@ class GradMix:
         pairing: "one-to-one" or "all-pairs".
         gradient: "memory" protects the memory (Algorithm 1), "all" all classes seen.
         average: "sample" or "class", how this gradient is averaged.
-        criterion: "exact" scores all class pairs; "clusters" and "neighbours" score only those
-            that batches contain, for many classes; "auto" chooses by their number.
+        criterion: "exact" scores all class pairs; "clusters" scores only those that batches
+            contain, for many classes; "auto" chooses by their number.
         mix_first_task: Whether batches are mixed while the memory is empty. By default only if no
             gradients choose the partners.
         generator: Draws partners, on the device of the data; None is PyTorch's global generator.

@@ -6,7 +6,7 @@ the data and the optimizer are checked when the state is loaded.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import ConfigDict, Field, model_validator
@@ -221,7 +221,7 @@ class OnDemandState(Schema):
 
     sketch: SketchState
     ratios: Annotated[list[Ratio], Field(min_length=1)]
-    search: str
+    search: Literal["clusters"]
     best: Rows
     asked: Annotated[list[Count], Field(min_length=2, max_length=2)]
 

@@ -8,22 +8,18 @@ from hypothesis import strategies as st
 from gradmix.criterion import choose_search, pair_tables
 from gradmix.criterion.many_classes import on_demand as module
 from gradmix.criterion.many_classes.on_demand import (
-    SHORTLISTS,
     Clusters,
     Linearised,
-    Neighbours,
     PairsOnDemand,
     class_vectors,
     k_means,
 )
 from gradmix.criterion.many_classes.sketch import make_sketch
-from gradmix.errors import InputError
 
-searches = st.sampled_from(list(SHORTLISTS))
 RATIOS = [0.25, 0.6]
 
 
-def on_demand(case, search, **sizes):
+def on_demand(case, **sizes):
     X, _, y = case.exemplars
     sketch = make_sketch(
         X.float(),
@@ -32,22 +28,15 @@ def on_demand(case, search, **sizes):
         case.weights.float(),
         **sizes,
     )
-    return PairsOnDemand(sketch, RATIOS, search)
+    return PairsOnDemand(sketch, RATIOS)
 
 
-def needs(search):
-    if search == "neighbours":
-        pytest.importorskip("faiss")
-
-
-@pytest.mark.parametrize("search", SHORTLISTS)
 @given(data=st.data(), seed=st.integers(0, 100))
 @settings(max_examples=30, deadline=None)
-def test_few_classes_have_the_pairs_of_full_tables(cases, search, data, seed):
+def test_few_classes_have_the_pairs_of_full_tables(cases, data, seed):
     """Five classes are all on the shortlist, and a sample of all outputs is exact."""
     case = data.draw(cases)
-    needs(search)
-    pairs = on_demand(case, search)
+    pairs = on_demand(case)
     bias = case.head.bias is not None
     tables = pair_tables(case.exemplars, case.memory, RATIOS, bias=bias)
     generator = torch.Generator().manual_seed(seed)
@@ -69,11 +58,9 @@ def test_few_classes_have_the_pairs_of_full_tables(cases, search, data, seed):
                 assert best[step, k] == classes[own[step, k]]
 
 
-@pytest.mark.parametrize("search", SHORTLISTS)
-def test_of_many_classes_the_best_found_is_nearly_the_best(search, make_case):
-    needs(search)
+def test_of_many_classes_the_best_found_is_nearly_the_best(make_case):
     case = make_case([2] * 400, 16, 0, 0.7, 0.3, True, 0)
-    pairs = on_demand(case, search, tail=1000)
+    pairs = on_demand(case, tail=1000)
     table, _ = pair_tables(case.exemplars, case.memory, RATIOS).tables
     rows = torch.arange(0, 400, 7)
     best = pairs.best(torch.zeros_like(rows), rows, torch.ones_like(rows, dtype=torch.bool))
@@ -83,11 +70,9 @@ def test_of_many_classes_the_best_found_is_nearly_the_best(search, make_case):
     assert (best == table.optimal[rows]).double().mean() > 0.9
 
 
-@pytest.mark.parametrize("search", SHORTLISTS)
-def test_a_state_goes_on_to_the_same_answers(search, make_case):
-    needs(search)
+def test_a_state_goes_on_to_the_same_answers(make_case):
     case = make_case([2] * 50, 6, 0, 3.0, 0.3, True, 1)
-    pairs = on_demand(case, search, top=4, tail=8, generator=torch.Generator().manual_seed(0))
+    pairs = on_demand(case, top=4, tail=8, generator=torch.Generator().manual_seed(0))
     own, other = torch.randint(50, (2, 30), generator=torch.Generator().manual_seed(0))
     table = torch.arange(30) % 2
     wanted = torch.ones_like(own, dtype=torch.bool)
@@ -101,7 +86,7 @@ def test_a_state_goes_on_to_the_same_answers(search, make_case):
 
 def test_each_pair_is_scored_once_and_the_rate_is_of_those_met(monkeypatch, make_case):
     case = make_case([2] * 6, 4, 0, 1.0, 0.3, True, 2)
-    pairs = on_demand(case, "clusters")
+    pairs = on_demand(case)
     asked = []
     score = pairs.score
     monkeypatch.setattr(pairs, "score", lambda *args: asked.append(len(args[0])) or score(*args))
@@ -147,12 +132,10 @@ def test_products_are_the_linearised_criterion_but_for_what_is_of_the_first_clas
     torch.testing.assert_close(found, whole - of_first[:, None])
 
 
-@pytest.mark.parametrize("search", SHORTLISTS)
-def test_candidates_are_the_best_by_the_linearised_criterion(search, make_case):
-    """If every cluster looks at all classes; and faiss's index of a few is exact."""
-    needs(search)
+def test_candidates_are_the_best_by_the_linearised_criterion(make_case):
+    """If every cluster looks at all classes."""
     sketch = sketch_of(make_case([2] * 60, 8, 0, 0.7, 0.3, True, 3))
-    found = Clusters(sketch, 5, wide=60) if search == "clusters" else Neighbours(sketch, 5)
+    found = Clusters(sketch, 5, wide=60)
     own, lam = torch.arange(60).repeat(2), torch.tensor(RATIOS).repeat_interleave(60)
     linear = Linearised(sketch)
     products = linear.queries(own, lam) @ linear.keys.T
@@ -160,12 +143,9 @@ def test_candidates_are_the_best_by_the_linearised_criterion(search, make_case):
     torch.testing.assert_close(products.gather(1, found.candidates(own, lam)), best)
 
 
-@pytest.mark.parametrize("search", SHORTLISTS)
-def test_a_search_that_does_not_look_at_all_misses_little(search, monkeypatch, make_case):
-    needs(search)
-    monkeypatch.setattr(module, "FLAT", 100)
+def test_a_search_that_does_not_look_at_all_misses_little(make_case):
     sketch = sketch_of(make_case([2] * 400, 16, 0, 0.7, 0.3, True, 0))
-    made = Clusters(sketch, wide=64) if search == "clusters" else Neighbours(sketch)
+    made = Clusters(sketch, wide=64)
     linear, own = Linearised(sketch), torch.arange(400)
     lam = torch.full((400,), 0.4)
     found = made.candidates(own, lam)
@@ -187,9 +167,3 @@ def test_auto_goes_by_the_number_of_classes():
     found = [choose_search("auto", number) for number in (10, 1000, 1001, 50_000)]
     assert found == ["exact", "exact", "clusters", "clusters"]
     assert choose_search("clusters", 3) == "clusters"
-
-
-def test_neighbours_without_faiss_are_refused_at_once(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"gradmix\[many\]"):
-        choose_search("neighbours", 10)

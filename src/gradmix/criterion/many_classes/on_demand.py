@@ -12,24 +12,19 @@ approximation
 
 where δ = softmax(z) − y, h = Ḡ_wᵀ δ, v = ḡ_b · δ and u = δ · s. Apart from terms of a alone, this
 is an inner product of a query of a and a key of b (`Linearised`). The best partners are among those
-with the largest products. Two searches find these without computing all K² products:
-
-* "clusters": similar classes have similar partners. The mean query of each of √K clusters finds
-  many candidates, and each class of the cluster chooses among them by its own query.
-* "neighbours": an index of nearest neighbours (faiss) finds them. One more coordinate gives all
-  keys the same length; the largest inner product is then the smallest distance.
+with the largest products. `Clusters` finds these without computing all K² products, because similar
+classes have similar partners: the mean query of each of √K clusters finds many candidates, and each
+class of the cluster chooses among them by its own query.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gradmix.criterion.many_classes.sketch import (
     BLOCK_ELEMENTS,
@@ -38,32 +33,25 @@ from gradmix.criterion.many_classes.sketch import (
     pair_scores,
     take,
 )
-from gradmix.errors import UnknownNameError
 
 SHORTLIST = 16
 WIDE = 4096  # candidates of a cluster
-FLAT = 6000  # largest number of classes that the index compares exhaustively
 
 
 class PairsOnDemand:
     """S⁻ and S*, computed for the class pairs that are asked for."""
 
-    def __init__(
-        self, sketch: Sketch, ratios: Sequence[float], search: str, block: int | None = None
-    ) -> None:
-        if search not in SHORTLISTS:
-            raise UnknownNameError("search", search, SHORTLISTS)
+    def __init__(self, sketch: Sketch, ratios: Sequence[float], block: int | None = None) -> None:
         self.classes = sketch.classes  # (K,)
-        self._sketch, self._ratios = sketch, list(ratios)
-        self._search, self._block = search, block
+        self._sketch, self._ratios, self._block = sketch, list(ratios), block
         device = sketch.top.device
         self._lam = torch.tensor(self._ratios, dtype=torch.float64, device=device)
         self._best = torch.full((len(ratios), len(sketch.classes)), -1, device=device)
         self._asked = self._negative = 0
 
     @cached_property
-    def _shortlist(self) -> Clusters | Neighbours:
-        return SHORTLISTS[self._search](self._sketch)
+    def _shortlist(self) -> Clusters:
+        return Clusters(self._sketch)
 
     @property
     def negative_rate(self) -> float:
@@ -96,10 +84,8 @@ class PairsOnDemand:
         if len(searched):
             at, first = searched // number, searched % number
             others = self._shortlist.candidates(first, self._lam[at])  # (N, shortlist)
-            there = others >= 0
-            rows = there.nonzero()[:, 0]
-            scores = self._sketch.embeddings.new_full(others.shape, -torch.inf)
-            scores[there] = self.score(at[rows], first[rows], others[there])
+            tables, own_classes = (part.repeat_interleave(others.shape[1]) for part in (at, first))
+            scores = self.score(tables, own_classes, others.flatten()).view_as(others)
             best = others.gather(1, scores.argmax(1, keepdim=True))
             self._best.view(-1)[searched] = best.squeeze(1)
         result = y.clone()
@@ -115,7 +101,7 @@ class PairsOnDemand:
         return {
             "sketch": self._sketch._asdict(),
             "ratios": self._ratios,
-            "search": self._search,
+            "search": "clusters",  # earlier versions had another search
             "best": self._best.clone(),
             "asked": [self._asked, self._negative],
         }
@@ -123,7 +109,7 @@ class PairsOnDemand:
     @classmethod
     def from_state_dict(cls, state: dict[str, Any], block: int | None = None) -> PairsOnDemand:
         """Rebuild saved pairs."""
-        pairs = cls(Sketch(**state["sketch"]), state["ratios"], state["search"], block)
+        pairs = cls(Sketch(**state["sketch"]), state["ratios"], block)
         pairs._best = state["best"].clone()
         pairs._asked, pairs._negative = state["asked"]
         return pairs
@@ -225,38 +211,6 @@ class Clusters:
         return torch.cat([(part @ keys.T).topk(self._wide, dim=1).indices for part in parts])
 
 
-class Neighbours:
-    """Finds candidates with faiss's index of nearest neighbours."""
-
-    def __init__(self, sketch: Sketch, size: int = SHORTLIST) -> None:
-        faiss: Any = importlib.import_module("faiss")
-        self._linear = linear = Linearised(sketch)
-        self._size = min(size, len(linear.keys))
-        # Scale the columns of queries to one size and the keys inversely; products stay the same.
-        self._scale = linear.every(0.5).pow(2).mean(0).sqrt().clamp(min=1e-20)
-        keys = linear.keys * self._scale
-        keys = keys / keys.norm(dim=1).amax().clamp(min=1e-20)
-        rest = (1 - keys.pow(2).sum(1)).clamp(min=0).sqrt()
-        points = torch.cat([keys, rest[:, None]], 1).float().cpu().numpy()
-        faiss.omp_set_num_threads(torch.get_num_threads())
-        self._index = faiss.IndexFlatL2(points.shape[1])
-        if len(points) > FLAT:
-            lists = int(2 * len(points) ** 0.5)
-            self._index = faiss.IndexIVFFlat(self._index, points.shape[1], lists)
-            self._index.cp.niter = 5
-            self._index.cp.max_points_per_centroid = 64
-            self._index.cp.seed = 0
-            self._index.nprobe = max(8, lists // 16)
-            self._index.train(points)
-        self._index.add(points)
-
-    def candidates(self, own: Tensor, lam: Tensor) -> Tensor:
-        """Return positions of candidates for the classes at `own`, (N, shortlist); -1 for none."""
-        queries = F.normalize(self._linear.queries(own, lam) / self._scale, dim=1)
-        points = F.pad(queries, (0, 1)).float().cpu().numpy()
-        return torch.from_numpy(self._index.search(points, self._size)[1]).to(own.device)
-
-
 def k_means(points: Tensor, number: int, rounds: int = 5) -> Tensor:
     """Return the cluster of every point, (n,), by Lloyd's algorithm from evenly spaced points.
 
@@ -277,9 +231,3 @@ def _nearest(points: Tensor, centres: Tensor) -> Tensor:
     half = centres.pow(2).sum(1) / 2
     step = max(1, BLOCK_ELEMENTS // len(centres))
     return torch.cat([(half - part @ centres.T).argmin(1) for part in points.split(step)])
-
-
-SHORTLISTS: dict[str, type[Clusters] | type[Neighbours]] = {
-    "clusters": Clusters,
-    "neighbours": Neighbours,
-}
