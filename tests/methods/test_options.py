@@ -6,7 +6,7 @@ import pytest
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import METHODS, find_method
-from gradmix.methods.parts import read_options
+from gradmix.methods.components import read_options
 
 DEFAULTS = {
     "er-ridge": {"features": 512.0},

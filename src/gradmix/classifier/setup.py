@@ -22,7 +22,7 @@ from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError, MissingPackageError, UnknownNameError
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, find_method
-from gradmix.methods.parts import read_options
+from gradmix.methods.components import read_options
 from gradmix.mixing import parse_recipe
 from gradmix.models import MODELS, adapt, build_empty_model, build_model, load_backbone, new_linear
 from gradmix.models.finetune import fine_tune

@@ -11,6 +11,7 @@ from gradmix.methods.base import Method
 from gradmix.methods.bic import BiC
 from gradmix.methods.bounds import FineTuning, Joint
 from gradmix.methods.closed_form import LinearDiscriminant, NearestClassMean, RidgeRegression
+from gradmix.methods.components import Options, Stage
 from gradmix.methods.der import DER, DERPlusPlus
 from gradmix.methods.der_expandable import DERExpandable
 from gradmix.methods.drc import DRC
@@ -26,7 +27,6 @@ from gradmix.methods.icarl import ICaRL
 from gradmix.methods.lwf import LwF
 from gradmix.methods.memo import MEMO
 from gradmix.methods.mir import MIR
-from gradmix.methods.parts import Options, Stage
 from gradmix.methods.scr import SCR
 from gradmix.methods.tagfex import TagFex
 from gradmix.methods.wa import WA

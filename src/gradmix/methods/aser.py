@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gradmix._setting_types import Number, setting
 from gradmix.criterion.embedding import embed_rows
+from gradmix.methods.components import Options
 from gradmix.methods.mir import Retrieval
-from gradmix.methods.parts import Options
 from gradmix.types import Samples
 
 

@@ -14,14 +14,14 @@ from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Pool
 from gradmix.memory import class_priorities, random_priority
 from gradmix.methods.closed_form_start import start_from_closed_form
+from gradmix.methods.components import Components, Stage
 from gradmix.methods.optimizer import lr_factor
-from gradmix.methods.parts import Parts, Stage
 from gradmix.mixing.mixer import Plan
 from gradmix.models.finetune import FineTuned
 from gradmix.types import Samples
 
 
-class Method(Parts, ABC):
+class Method(Components, ABC):
     """A network, its memory, and how one step trains it.
 
     For each task the loop calls `begin_task`, then for each of its `stages` `begin_stage`, for

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
+from gradmix.methods.components import Options
 from gradmix.methods.lwf import Distilled, DistilledOptions
-from gradmix.methods.parts import Options
 from gradmix.mixing.plan import check_rows
 from gradmix.types import Samples
 

@@ -19,7 +19,7 @@ from gradmix._setting_types import Number, setting
 from gradmix.closed_form import SLDA, CalibratedHead, ClosedFormHead, NearestMean, Ridge
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
-from gradmix.methods.parts import Options
+from gradmix.methods.components import Options
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Plan
 from gradmix.models.network import Network

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ALL
 from gradmix.errors import InputError
+from gradmix.methods.components import Options
 from gradmix.methods.er import ER
-from gradmix.methods.parts import Options
 from gradmix.types import Samples
 
 PREDICT_BATCH = 1024

@@ -16,8 +16,8 @@ from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
 from gradmix.memory.replay import first_of_each_class
+from gradmix.methods.components import Options, Stage
 from gradmix.methods.memo import Expanding, ExpandingOptions, SpecialisedNetwork
-from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.plan import check_rows
 from gradmix.models.network import Network, new_linear, remove_head
 from gradmix.types import Samples

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
+from gradmix.methods.components import Options, Stage
 from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import as_soft, distillation
-from gradmix.methods.parts import Options, Stage
 from gradmix.mixing.plan import Plan
 from gradmix.models.network import Mix, Network, remove_head
 from gradmix.types import MixedBatch, Samples

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
+from gradmix.methods.components import Options, Stage
 from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import as_soft, fold_old_classes
 from gradmix.methods.lwf import WithOldNetwork
-from gradmix.methods.parts import Options, Stage
 from gradmix.models.heads import BlockLinear, drop_output, grow_head
 from gradmix.models.network import Mix, Network, new_linear, remove_head
 from gradmix.models.vit import INIT_STD, MLP_RATIO, attend, draw_as_deit

@@ -20,8 +20,8 @@ from gradmix._setting_types import Number, setting
 from gradmix.closed_form import CalibratedHead, Ridge
 from gradmix.data.pool import Pool
 from gradmix.errors import InputError
+from gradmix.methods.components import Options
 from gradmix.methods.er import ER
-from gradmix.methods.parts import Options
 
 
 class ERRidgeOptions(Options):

@@ -17,7 +17,7 @@ from gradmix._setting_types import Number, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
 from gradmix.methods.bounds import FineTuning
-from gradmix.methods.parts import Options
+from gradmix.methods.components import Options
 from gradmix.types import Samples
 
 

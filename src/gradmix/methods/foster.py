@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
+from gradmix.methods.components import Options, Stage
 from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import distillation
-from gradmix.methods.parts import Options, Stage
 from gradmix.models.heads import drop_output, widen_head
 from gradmix.models.network import Mix, Network, new_linear
 from gradmix.types import MixedBatch

@@ -14,7 +14,7 @@ from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
 from gradmix.methods.bounds import FromScratch
-from gradmix.methods.parts import Options, Stage
+from gradmix.methods.components import Options, Stage
 
 
 class GDumbOptions(Options):

@@ -15,8 +15,8 @@ from gradmix.criterion import embed
 from gradmix.criterion.scores import residuals
 from gradmix.errors import InputError
 from gradmix.memory import GreedyBuffer, gradient_directions
+from gradmix.methods.components import Stage
 from gradmix.methods.er import ER
-from gradmix.methods.parts import Stage
 from gradmix.mixing.plan import check_rows
 from gradmix.types import MixedBatch, Samples
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from gradmix._setting_types import Number, setting
 from gradmix.criterion import find_head
 from gradmix.data.pool import Pool
+from gradmix.methods.components import Options
 from gradmix.methods.er import ER
 from gradmix.methods.losses import as_soft, distillation
-from gradmix.methods.parts import Options
 from gradmix.types import MixedBatch
 
 

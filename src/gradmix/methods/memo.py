@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, Switch, setting
+from gradmix.methods.components import Options
 from gradmix.methods.er import ExtendsNetwork
 from gradmix.methods.losses import as_soft, fold_old_classes
-from gradmix.methods.parts import Options
 from gradmix.models.heads import align_weights, drop_output, grow_head, widen_head
 from gradmix.models.network import Mix, Network, Part, new_linear
 from gradmix.types import Samples

@@ -15,8 +15,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
+from gradmix.methods.components import Options
 from gradmix.methods.er import ER
-from gradmix.methods.parts import Options
 from gradmix.types import MixedBatch, Samples
 
 

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from gradmix._setting_types import Number, setting
 from gradmix.data.augment import second_view
+from gradmix.methods.components import Options
 from gradmix.methods.icarl import NearestMean
 from gradmix.methods.losses import as_soft
-from gradmix.methods.parts import Options
 from gradmix.models.adapt import Adapted
 from gradmix.models.finetune import FineTuned
 from gradmix.models.network import Network, new_linear

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
+from gradmix.methods.components import Options
 from gradmix.methods.losses import as_soft, contrast
 from gradmix.methods.memo import Expanding, ExpandingOptions
-from gradmix.methods.parts import Options
 from gradmix.models.heads import drop_output, grow_head, widen_head
 from gradmix.models.network import Mix, Network, new_linear, remove_head
 from gradmix.models.vit import attend

@@ -15,7 +15,7 @@ from typing import Any
 
 from gradmix.errors import InputError
 from gradmix.methods import find_method
-from gradmix.methods.parts import read_options
+from gradmix.methods.components import read_options
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.runs.config import config_for
 from gradmix.runs.groups import current_settings

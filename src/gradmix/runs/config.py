@@ -15,8 +15,8 @@ from gradmix.data.augment import TRANSFORMS
 from gradmix.diagnostics import ANALYSES
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import METHODS, find_method
+from gradmix.methods.components import read_options
 from gradmix.methods.optimizer import check_optimizer
-from gradmix.methods.parts import read_options
 from gradmix.mixing import Recipe, parse_recipe
 from gradmix.mixing.recipe import with_partners
 from gradmix.models import MODELS

@@ -17,7 +17,7 @@ from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, find_method
-from gradmix.methods.parts import read_options
+from gradmix.methods.components import read_options
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer
 from gradmix.models import memory_format

@@ -47,8 +47,8 @@ def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
     return kind(**given)
 
 
-class Parts:
-    """The parts of a method, the settings that it refuses, and its state in files.
+class Components:
+    """The components of a method, the settings that it refuses, and its state in files.
 
     The class variables are what a method declares about itself. The checks of settings are class
     methods: a sweep calls them before it builds a network.
