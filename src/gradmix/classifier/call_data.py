@@ -8,11 +8,13 @@ that a value read from a file equals the value in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
+from os import PathLike
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from pydantic import ConfigDict, Field
@@ -105,8 +107,13 @@ class Reader:
         eval_set: Any = None,
         sample_weight: Any = None,
         skip: Say | None = None,
+        *,
+        drop_unknown: bool = False,
     ) -> CallData:
-        """Return the data of a call; see `partial_fit`, and `read_inputs` for `skip`."""
+        """Return the data of a call; see `partial_fit`, and `read_inputs` for `skip`.
+
+        With `drop_unknown`, samples of `eval_set` are dropped if their class is unknown.
+        """
         with needing_memory("read X", FEWER):
             inputs, backbone = self._read_to_learn(X, skip)
             labels = self.labels(y, inputs.labels, len(inputs.x))
@@ -132,8 +139,17 @@ class Reader:
                 test = self._read(X, given, backbone, "eval_set's X", part="test", skip=skip)
                 for text in test.skipped:
                     self.observer.say(text)
+                if test.labels is None and y is None and isinstance(X, (str, PathLike)):
+                    raise InputError(
+                        f"{X}: has no class folders; put the images of each class into a folder "
+                        "with its name"
+                    )
                 truth = self.labels(y, test.labels, len(test.x), "eval_set's y")
-                evaluation = self.embed(test.x, backbone, HINT), truth
+                if drop_unknown:
+                    rows = self._known(truth, labels)
+                    test, truth = test._replace(x=test.x[torch.from_numpy(rows)]), truth[rows]
+                if len(truth):
+                    evaluation = self.embed(test.x, backbone, HINT), truth
         return CallData(
             x, labels, given, announced, evaluation, inputs.skipped, backbone, photos, weights
         )
@@ -143,19 +159,19 @@ class Reader:
 
         Photos to measure on are dropped if their class is unknown.
         """
-        say = self.observer.say
-        data = self.read_call(photos, eval_set=test, skip=say if skip_unreadable else None)
-        if data.evaluation is not None:
-            x, y = data.evaluation
-            known = {*data.y.tolist(), *(self.before.labels.known if self.before else ())}
-            fits = np.isin(y, sorted(known))
-            unknown = sorted({*y[~fits].tolist()})
-            if unknown:
-                say(f"not measured: these classes are unknown: {', '.join(unknown)}")
-            measured = (x[torch.from_numpy(fits)], y[fits]) if fits.any() else None
-            data = replace(data, evaluation=measured)
+        skip = self.observer.say if skip_unreadable else None
+        data = self.read_call(photos, eval_set=test, skip=skip, drop_unknown=True)
         done = self.ranks.first and self._was_learned(data)
         return None if self.ranks.from_first(int(done)) else data
+
+    def _known(self, labels: Array, new: Array) -> npt.NDArray[np.int64]:
+        """Return which rows have a class that was learned before or is among the new labels."""
+        known = {*new.tolist(), *(self.before.labels.known if self.before else ())}
+        fits = np.isin(labels, sorted(known))
+        unknown = sorted({*labels[~fits].tolist()})
+        if unknown:
+            self.observer.say(f"not measured: these classes are unknown: {', '.join(unknown)}")
+        return np.flatnonzero(fits)
 
     def _was_learned(self, data: CallData) -> bool:
         """Whether a call with this data was complete, and only its checkpoint is left."""

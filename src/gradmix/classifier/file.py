@@ -173,7 +173,8 @@ def read(
 ) -> tuple[dict[str, Any], Learned]:
     """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`.
 
-    Parameters that an earlier file lacks had their `defaults`, apart from two.
+    Parameters that an earlier file lacks had their `defaults`; `schedule` was always
+    "steps", and photos of exemplars were stored if there was no frozen backbone.
     """
     state = read_state_file(path, KIND)
     contents = state.get("contents")

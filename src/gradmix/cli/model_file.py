@@ -228,8 +228,9 @@ def export(
     from gradmix.classifier import IncrementalClassifier
 
     target = onnx or out or str(Path(model).with_suffix(".onnx"))
+    classifier = IncrementalClassifier.load(model, device="cpu")
     remark(f"exporting {model}; this may take a minute")
-    IncrementalClassifier.load(model, device="cpu").export(target)
+    classifier.export(target)
     show(f"model exported to {target}")
 
 

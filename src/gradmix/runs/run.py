@@ -102,8 +102,8 @@ def run(
     follow = partial(_follow, registered(), config, benchmark, checkpoint)
     with open_job(device, precision, wanted, follow) as job:
         log = log if job.ranks.first else None
-        training = prepare_run(config, benchmark, job, keep=False)
-        return train(config, training, on_event, checkpoint, say, log)
+        prepared = partial(prepare_run, config, benchmark, job, keep=False)
+        return train(config, prepared(), on_event, checkpoint, say, log)
 
 
 def _follow(

@@ -32,7 +32,8 @@ CONTENTS = 6  # raised when the state of a training changes its meaning
 EVERY_SECONDS = 30.0
 SHARE = 0.01  # largest share of the run's time that saving may take
 ZIP = b"PK"  # first bytes of a state file
-LOADED_FROM_CPU = {"method", "stage", "networks", "optimizer", "streams"}  # or have such parts
+# These parts stay on the CPU until they are loaded; "method" and "stage" have such parts.
+LOADED_FROM_CPU = {"method", "stage", "networks", "optimizer", "streams"}
 FIRST_GUESS = (0.01, 200e6)  # assumed cost of the first save: seconds, and bytes per second
 
 

@@ -7,6 +7,7 @@ Lightning Fabric chooses the device of a process and connects the ranks.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -140,6 +141,7 @@ def _connected(
                 yield Job(fabric, ranks)
                 ranks.barrier()
             finally:
+                gc.collect()  # sharded networks refer to the group, which must not outlive this
                 if dist.is_initialized():
                     dist.destroy_process_group()
     finally:
