@@ -65,10 +65,12 @@ def test_photos_that_are_given_again_stay_held_out(saved, tmp_path, images):
     if saved:
         classifier.save(tmp_path / "f")
         classifier = gradmix.IncrementalClassifier.load(tmp_path / "f")
-    with pytest.warns(DataWarning, match="6 images of X: held out by an earlier call"):
+    with pytest.warns(
+        DataWarning, match="6 images not learned, because an earlier call holds them out"
+    ):
         classifier.partial_fit(X, y)
     assert torch.equal(classifier._learned.holdout.x, held)
-    assert "6 images of X" in classifier.report_.warnings[-1]
+    assert "6 images not learned" in classifier.report_.warnings[-1]
     learned = {row.tobytes() for row in classifier._learned.method.memory.x.numpy()}
     assert not learned & {row.tobytes() for row in held.numpy()}
 

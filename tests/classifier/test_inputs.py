@@ -193,7 +193,7 @@ def test_parameters(params, quick):
 def test_parameters_that_cannot_change_between_calls(of_rows, params, quick, refused):
     classifier = quick(**{**of_rows.get_params(), **params})
     classifier._take(of_rows._learned)
-    refused(classifier, X, Y, "call fit to start again")
+    refused(classifier, X, Y, "start again: fit")
 
 
 def test_a_class_that_was_not_announced(quick, rows, refused):
@@ -290,7 +290,7 @@ def test_forgetting_what_is_not_known_or_the_last(of_rows, digest, quick, rows):
         of_rows.forget("z")
     assert digest(of_rows) == before
     one = quick(epochs=1).partial_fit(*rows("a"))
-    with pytest.raises(InputError, match="the only known class"):
+    with pytest.raises(InputError, match="the last class that is left"):
         one.forget("a")
 
 

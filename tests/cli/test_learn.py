@@ -276,7 +276,7 @@ def test_errors_are_clear_and_change_nothing(model, tmp_path, gradmix):
     one = photos(tmp_path / "one", "grey")
     for error, match, *command in (
         (DataNotFoundError, NO_FOLDER, "learn", tmp_path / "none", "--model", model),
-        (InputError, "call fit to start again", "learn", one, "--model", model, "--exemplars", 99),
+        (InputError, "start again: fit", "learn", one, "--model", model, "--exemplars", 99),
         (InputError, "unknown method", "learn", one, "--model", tmp_path / "m", "--method", "x"),
         (InputError, r"image_size \(--size\) is 0; give 8 or more", "learn", one, "--size", 0,
          "--model", tmp_path / "m"),

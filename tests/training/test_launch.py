@@ -62,12 +62,12 @@ def test_devices_that_need_another_start(device, wanted, message):
 )
 def test_weights_that_cannot_be_split_are_refused_before_any_work(settings, message, monkeypatch):
     monkeypatch.setattr("gradmix.runs.run.open_job", None)
-    with pytest.raises(InputError, match=f"shard_weights is True, but {message}.* omit shard_w"):
+    with pytest.raises(InputError, match=f"--shard-weights. is on, but {message}.* omit shard_w"):
         run(config_for("digits", mix="gradmix", **settings), devices=2, shard_weights=True)
 
 
 def test_one_device_has_no_split_weights():
-    with pytest.raises(InputError, match="shard_weights is True, but devices is 1; give 2 or more"):
+    with pytest.raises(InputError, match="is on, but devices is 1; give 2 or more"):
         run(config_for("digits"), shard_weights=True)
 
 

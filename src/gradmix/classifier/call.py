@@ -76,7 +76,7 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
             raise InputError(
                 f"this classifier was saved without exemplars, and {setup.method} needs them to "
                 "learn more without forgetting; load a file that contains them "
-                "(include_exemplars=True), or call fit to start again"
+                "(include_exemplars=True), or start again: fit, or a new --model file"
             )
     counts = labels.encode(data.y).bincount(minlength=known)
     if before is not None:
@@ -228,8 +228,8 @@ class Call:
             found &= torch.isin(samples.y, samples.y[~found])  # no class loses all its images
         if bool(found.any()):
             self.remarks.append(
-                f"{plural(int(found.sum()), 'image')} of X: held out by an earlier call to measure "
-                "accuracy, and not learned; if X was learned before, give only new images"
+                f"{plural(int(found.sum()), 'image')} not learned, because an earlier call holds "
+                "them out to measure accuracy; if these images were learned before, give new ones"
             )
         return found
 

@@ -67,6 +67,9 @@ class ExportMixin:
             FileError: If the file cannot be written.
         """
         learned, target = self._fitted(), read_path(path)
+        folder = os.path.dirname(target) or "."
+        if not os.path.isdir(folder):
+            raise FileError(f"{target} cannot be written: there is no folder {folder!r}; create it")
         try:
             import onnx
             import onnxscript  # noqa: F401  # the exporter needs it

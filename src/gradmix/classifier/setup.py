@@ -326,8 +326,8 @@ class Setup:
             was = self.params[name]
             if params[name] is not was and params[name] != was:
                 raise InputError(
-                    f"{name} is {params[name]!r} and was {was!r} in the first call; set it back, "
-                    "or call fit to start again"
+                    f"{name} is {params[name]!r} and was {was!r} in the first call; omit it, or "
+                    "start again: fit, or a new --model file"
                 )
         return replace(self, params=dict(params))
 

@@ -122,7 +122,10 @@ class Learned:
         number = self.labels.find(label)
         label, labels = self.labels.known[number], self.labels.without(self.labels.known[number])
         if not labels.known:
-            raise InputError(f"{label!r} is the only known class; call fit to start again")
+            raise InputError(
+                f"{label!r} is the last class that is left, and a classifier needs one; "
+                "start again: fit, or a new --model file"
+            )
         other = self._copy()
         left = (other.method.memory.y != number).nonzero().flatten().tolist()
         if isinstance(other.method, ClosedForm):

@@ -18,18 +18,30 @@ from gradmix.cli.settings import GradMixCommand
 from gradmix.cli.sweep import reproduce, sweep
 
 app = typer.Typer(
-    help="Class-incremental learning with gradient-based selective mixup.",
+    help="Learn new classes over time, from photos or data sets, and keep the old ones.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # tables would cut off long options in narrow terminals
 )
-COMMANDS: tuple[Callable[..., None], ...] = (
-    *(learn, predict, inspect, forget, export, serve, shard),
-    *(run, sweep, results, reproduce, report, demo),
-)
-for command in COMMANDS:
-    app.command(cls=GradMixCommand)(command)
-app.command(name="list", cls=GradMixCommand)(list_all)
-app.command(cls=GradMixCommand)(doctor)
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "learn": (learn, "Learn new classes, or more of known ones, from photos."),
+    "predict": (predict, "Print the most likely class of each image."),
+    "inspect": (inspect, "Show the classes, history and accuracy of a model."),
+    "forget": (forget, "Remove classes from a model."),
+    "export": (export, "Write a model as an ONNX file."),
+    "serve": (serve, "Serve a model as a web page with a JSON API."),
+    "shard": (shard, "Write a folder of photos to tar files, for large data."),
+    "run": (run, "Learn a data set class by class, and write results."),
+    "sweep": (sweep, "Run every combination of the given values."),
+    "results": (results, "Show tables of results over seeds."),
+    "reproduce": (reproduce, "Reproduce tables and figures of the paper."),
+    "report": (report, "Write results as one HTML page."),
+    "demo": (demo, "Learn photos, then compare mixes on handwritten digits."),
+    "list": (list_all, "Show data sets, methods, mixes, networks and metrics."),
+    "doctor": (doctor, "Show versions, devices, data sets and installed extras."),
+}
+for name, (command, summary) in COMMANDS.items():
+    app.command(name=name, short_help=summary, cls=GradMixCommand)(command)
 
 
 def _show_version(value: bool) -> None:

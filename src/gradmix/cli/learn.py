@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,7 +131,7 @@ def learn(
     if as_json:
         show_json(classifier.report_.model_dump())
     else:
-        _show(classifier.report_, model, only_class=len(classifier.classes_) == 1)
+        _show(classifier.report_, model, classifier.classes_.tolist())
 
 
 def _learn_into(
@@ -177,7 +177,7 @@ class _Bars:
             self._progress.update(self._steps, total=1.0, completed=done, status=status)
 
 
-def _show(report: Report, model: str, only_class: bool) -> None:
+def _show(report: Report, model: str, known: Sequence[Any]) -> None:
     """Print what was learned, and the accuracy."""
     from gradmix.classifier.report import plural
 
@@ -185,14 +185,20 @@ def _show(report: Report, model: str, only_class: bool) -> None:
     parts = [f"learned {new}"] if new else []
     parts += [f"more of {more}"] if more else []
     early = ", stopped early" if report.stopped_early else ""
+    held = f"; {report.held_out} held out in all" if report.held_out else ""
     show(
         f"{'; '.join(parts)}: {plural(report.samples, 'image')}"
         + (f", {plural(report.epochs, 'epoch')}{early}" if report.epochs else "")
+        + held
     )
-    if only_class:
+    if len(known) == 1:
         output.print("accuracy is not measured: there is only one class; learn another one")
     elif report.accuracy:
         output.print(accuracy_table(report))
+        measured = {row[0] for row in report.accuracy}
+        absent = [printable(label) for label in known if label not in measured]
+        if absent:
+            output.print(f"not measured, because there are no test images: {', '.join(absent)}")
     else:
         output.print("accuracy is unknown: no images are held out; give --test or --holdout")
     if report.forgotten is not None:

@@ -125,8 +125,8 @@ def run_all(
     try:
         for config in configs:
             known = None if store is None or again else store.find(config)
-            if known is not None:
-                remark(f"{run_label(config)}: skipped, OUT has it (--again repeats it)")
+            if store is not None and known is not None:
+                remark(f"{run_label(config)}: skipped, {store.path} has it (--again repeats it)")
             if job is not None:
                 job.ranks.from_first(int(known is None))
             results.append(known or _run_one(config, store, job, again=again, **how))

@@ -154,7 +154,8 @@ def help_of(setting: Description) -> str:
         default = "depends on the data set"
     elif setting.default is None:
         default = "depends on the mix" if setting.name in MixSettings.model_fields else "none"
-    return f"{setting.help}{values} Default: {default}."
+    about = setting.help.replace("None:", "if it is not given:")
+    return f"{about}{values} Default: {default}."
 
 
 with_settings = with_options(

@@ -41,9 +41,12 @@ class Options(Settings):
 def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
     """Return options of a kind from their names and values; the others have their defaults."""
     for name in given:
+        if not kind.model_fields:
+            raise InputError(
+                f"option (--option) is {name!r}, but this method has no options; omit it"
+            )
         if name not in kind.model_fields:
-            known = kind.model_fields or ["(this method has none)"]
-            raise UnknownNameError("option", name, known)
+            raise UnknownNameError("option", name, kind.model_fields)
     return kind(**given)
 
 

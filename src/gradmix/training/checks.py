@@ -80,7 +80,9 @@ def check_sharding(method: str, head: str, precision: str, analyses: Sequence[st
     elif analyses:
         reason = f"analyses is {list(analyses)}, which may need whole gradients; omit them"
     if reason:
-        raise InputError(f"shard_weights is True, but {reason}, or omit shard_weights")
+        raise InputError(
+            f"shard_weights (--shard-weights) is on, but {reason}, or omit shard_weights"
+        )
 
 
 def check_rows(method: Method) -> None:

@@ -51,7 +51,9 @@ class Devices:
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**5:
                 raise InputError(f"{name} is {value!r}; give a whole number of 1 or more")
         if self.shard_weights and self.size == 1:
-            raise InputError("shard_weights is True, but devices is 1; give 2 or more devices")
+            raise InputError(
+                "shard_weights (--shard-weights) is on, but devices is 1; give 2 or more devices"
+            )
 
     @property
     def size(self) -> int:
