@@ -119,7 +119,7 @@ def test_with_a_head_that_grows(method, mix, blobs, make_training):
 @pytest.mark.parametrize("mix", ["mixup", "gradmix+"])
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in TRAINED])
 def test_methods_without_steps_refuse_every_mix(method, mix, make_training, small):
-    with pytest.raises(InputError, match="no training steps; give mix='none'"):
+    with pytest.raises(InputError, match="no training steps and cannot mix; give mix='none'"):
         make_training(method, mix, "linear", benchmark=small)
 
 

@@ -81,7 +81,7 @@ def test_each_worker_sees_its_own_devices(monkeypatch, tmp_path):
 def test_a_slot_belongs_to_one_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "_held", held := [])
     assert [workers._take_slot(tmp_path, 2) for _ in range(2)] == [0, 1]
-    with pytest.raises(WorkerError, match="all 2 places"):
+    with pytest.raises(WorkerError, match="all 2 worker slots"):
         workers._take_slot(tmp_path, 2)
     held.pop().__exit__(None, None, None)
     assert workers._take_slot(tmp_path, 2) == 1
