@@ -184,12 +184,9 @@ def pick_device(name: str) -> torch.device:
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
-    """Set PyTorch's number of threads; restore it at the end. None changes nothing."""
-    if number is None:
-        yield
-        return
+    """Set PyTorch's number of threads; restore it at the end. None keeps it."""
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(before if number is None else number)
     try:
         yield
     finally:
