@@ -233,16 +233,6 @@ class CriterionSettings(Settings):
         None, "How many numbers the criterion computes at once; limits its memory.", ge=1
     )
 
-    @property
-    def all_pairs(self) -> bool:
-        """Whether every sample of a class is paired with every sample of another."""
-        return self.pairing == "all-pairs"
-
-    @property
-    def by_class(self) -> bool:
-        """Whether gradients are averaged over classes instead of samples."""
-        return self.average == "class"
-
 
 class MachineSettings(Settings):
     """Where and how precisely a run is computed, and what it measures besides accuracy."""

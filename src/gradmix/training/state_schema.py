@@ -19,8 +19,6 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 Duration = Annotated[float, Field(ge=0, le=1e12)]
 Numbers = Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
 Rows = Annotated[Tensor, TensorOf(torch.int64, ndim=2)]
-Mask = Annotated[Tensor, TensorOf(torch.bool, ndim=2)]
-AnyTensor = Annotated[Tensor, TensorOf()]
 Finite = Annotated[Tensor, TensorOf(finite=True)]
 FiniteRows = Annotated[Tensor, TensorOf(torch.float32, ndim=2, finite=True)]
 Priority = Annotated[
@@ -127,7 +125,7 @@ class PartnersState(Schema):
     """The partners of S batches of B rows, (S, B)."""
 
     rows: Rows
-    replaced: Mask | None = None
+    replaced: Annotated[Tensor, TensorOf(torch.bool, ndim=2)] | None = None
     drawn: Rows | None = None
 
     @model_validator(mode="after")
@@ -202,10 +200,9 @@ class SketchState(Schema):
 
     @model_validator(mode="after")
     def _fits(self) -> SketchState:
-        classes, samples, outputs = len(self.classes), len(self.embeddings), len(self.rows)
-        for name in ("counts", "left", "right", "top"):
-            if len(getattr(self, name)) != classes:
-                refuse(f"{name} does not have one row for each of {classes} classes")
+        samples, outputs = len(self.embeddings), len(self.rows)
+        by_class = {"counts": self.counts, "left": self.left, "right": self.right, "top": self.top}
+        _check_rows(len(self.classes), **by_class)
         if self.rows.shape[1:] != (2, self.embeddings.shape[1]):
             refuse("rows does not fit the embeddings")
         if self.biases.shape != (outputs, 2):
@@ -244,7 +241,7 @@ class PairsState(Schema):
 class StageState(Schema):
     """The state in the middle of a stage."""
 
-    optimizer: list[dict[str, AnyTensor | float | int | None]]
+    optimizer: list[dict[str, Annotated[Tensor, TensorOf()] | float | int | None]]
     new: Rows
     plan: PlanState | None
     counts: Rows
@@ -293,14 +290,6 @@ class TrainingState(Schema):
         return self
 
 
-class SecondsState(Schema):
-    """The time spent in each part of the training."""
-
-    train: Duration
-    criterion: Duration
-    evaluate: Duration
-
-
 class CheckpointState(Schema):
     """A checkpoint file."""
 
@@ -309,6 +298,6 @@ class CheckpointState(Schema):
     training: TrainingState
     precision: dict[str, Any]
     record: dict[str, Any]  # validated by its owner
-    seconds: SecondsState
+    seconds: dict[Literal["train", "criterion", "evaluate"], Duration]
     total_seconds: Duration
     saving_seconds: Duration
