@@ -102,10 +102,9 @@ def open_regular(path: Path) -> FileIO:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags)
-    except OSError as error:
-        raise FileError(f"{name!r} cannot be read: {error.strerror}; check the path") from error
-    except ValueError as error:  # the name contains a NUL character
-        raise FileError(f"{name!r} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"{name!r} cannot be read: {reason}; check the path") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileError(f"{name} cannot be read: it is not a regular file")

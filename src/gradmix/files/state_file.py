@@ -59,11 +59,9 @@ def write_state_file(path: Path, kind: str, state: Mapping[str, Any]) -> int:
                 file.writelines(buffers)
             file.write(_container.directory(members))
             return file.tell()
-    except OSError as error:
-        reason = error.strerror or error
-        raise FileError(f"{os.fspath(path)} cannot be written: {reason}") from error
-    except ValueError as error:  # the name contains a NUL character
-        raise FileError(f"{os.fspath(path)!r} cannot be written: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"{os.fspath(path)!r} cannot be written: {reason}") from error
 
 
 def _member(name: str, buffers: Sequence[memoryview]) -> Member:
