@@ -128,16 +128,6 @@ class PartnersState(Schema):
     replaced: Annotated[Tensor, TensorOf(torch.bool, ndim=2)] | None = None
     drawn: Rows | None = None
 
-    @model_validator(mode="after")
-    def _same_shape(self) -> PartnersState:
-        if (self.replaced is None) != (self.drawn is None):
-            refuse("replaced and drawn belong together")
-        for part in (self.replaced, self.drawn):
-            if part is not None and part.shape != self.rows.shape:
-                refuse(f"shapes differ: {tuple(part.shape)}, {tuple(self.rows.shape)}")
-        _check_inside("rows", self.rows, self.rows.shape[1])
-        return self
-
 
 class DrawsState(Schema):
     """What was drawn to mix S batches."""
@@ -147,14 +137,6 @@ class DrawsState(Schema):
     place: list[Count | Annotated[list[Count], Field(min_length=4, max_length=4)] | None]
     partners: PartnersState
 
-    @model_validator(mode="after")
-    def _same_number(self) -> DrawsState:
-        number = len(self.partners.rows)
-        for name in ("lam", "table", "place"):
-            if len(getattr(self, name)) != number:
-                refuse(f"{name} does not have one entry for each of {number} batches")
-        return self
-
 
 class PlanState(Schema):
     """The batches of an epoch, as pool rows (S, B), and how they are mixed."""
@@ -163,9 +145,18 @@ class PlanState(Schema):
     draws: DrawsState | None = None
 
     @model_validator(mode="after")
-    def _same_shape(self) -> PlanState:
-        if self.draws is not None and self.draws.partners.rows.shape != self.index.shape:
-            refuse("draws: the partners do not have the shape of the batches")
+    def _draws_fit(self) -> PlanState:
+        if self.draws is None:
+            return self
+        draws, partners, (batches, rows) = self.draws, self.draws.partners, self.index.shape
+        if any(len(drawn) != batches for drawn in (draws.lam, draws.table, draws.place)):
+            refuse(f"draws: lam, table or place does not have {batches} entries")
+        if (partners.replaced is None) != (partners.drawn is None):
+            refuse("draws.partners: replaced and drawn belong together")
+        for name, part in partners:
+            if part is not None and part.shape != self.index.shape:
+                refuse(f"draws.partners: {name} does not have the shape of the batches")
+        _check_inside("draws.partners.rows", partners.rows, rows)
         return self
 
 
