@@ -77,7 +77,7 @@ class OtherRanks:
         def call() -> None:
             try:
                 answer.set_result(connect())
-            except Exception as error:
+            except BaseException as error:  # raised by `result`
                 answer.set_exception(error)
 
         threading.Thread(target=call, daemon=True, name="connect-ranks").start()
