@@ -23,7 +23,7 @@ from gradmix.data import benchmark_from_tasks
 from gradmix.mixing import parse_recipe
 from gradmix.models import MLP, ResNet18, build_model
 from gradmix.randomness import RandomStreams
-from gradmix.settings import CriterionSettings, TrainingSettings
+from gradmix.settings import CriterionSettings, MemorySettings, TrainingSettings
 from gradmix.training.build import Design
 from gradmix.training.loop import StepDone, TaskDone, Training
 from gradmix.training.online import OnlineTraining
@@ -331,16 +331,18 @@ def _make_training(
 ):
     benchmark = _blobs() if benchmark is None else benchmark
     training = {"epochs": 1, "batch_size": 8, "replay_batch_size": 6, "lr": 0.05, **settings}
-    budget = {"exemplars_per_class": exemplars} if memory is None else memory
+    budget = {"exemplars_per_class": exemplars, **(memory or {})}
     design = Design(
         method,
         parse_recipe(mix, **(mix_settings or {})),
         TrainingSettings(**training),
         tuple((options or {}).items()),
-        exemplars_per_class=budget.get("exemplars_per_class"),
-        memory_total=budget.get("total"),
+        MemorySettings(
+            exemplars_per_class=budget.get("exemplars_per_class"),
+            memory_total=budget.get("total"),
+            exemplar_selection=selection,
+        ),
         criterion=CriterionSettings(criterion_exemplars=3, criterion=criterion),
-        selection=selection,
         balanced=budget.get("balanced", True),
     )
     outputs = len(benchmark.tasks[0].classes) if design.grows else benchmark.num_classes

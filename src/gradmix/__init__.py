@@ -9,20 +9,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from gradmix.classifier import IncrementalClassifier
-    from gradmix.criterion.selector import PairTable
-    from gradmix.errors import GradMixError, InputError
-    from gradmix.loggers import LogTo, log_to
-    from gradmix.memory import ReplayMemory
-    from gradmix.mixing import Recipe, parse_recipe
-    from gradmix.mixing.gradmix import GradMix
-    from gradmix.plugins import register
-    from gradmix.runs.config import RunConfig, config_for
-    from gradmix.runs.results import RunResult, load_result
-    from gradmix.runs.run import run
-    from gradmix.runs.store import ResultStore
-    from gradmix.runs.sweep import run_sweep
+if TYPE_CHECKING:  # "as" marks the names as public, for type checkers
+    from gradmix.classifier import IncrementalClassifier as IncrementalClassifier
+    from gradmix.criterion.selector import PairTable as PairTable
+    from gradmix.errors import GradMixError as GradMixError
+    from gradmix.errors import InputError as InputError
+    from gradmix.loggers import LogTo as LogTo
+    from gradmix.loggers import log_to as log_to
+    from gradmix.memory import ReplayMemory as ReplayMemory
+    from gradmix.mixing import Recipe as Recipe
+    from gradmix.mixing import parse_recipe as parse_recipe
+    from gradmix.mixing.gradmix import GradMix as GradMix
+    from gradmix.plugins import register as register
+    from gradmix.runs.config import RunConfig as RunConfig
+    from gradmix.runs.config import config_for as config_for
+    from gradmix.runs.results import RunResult as RunResult
+    from gradmix.runs.results import load_result as load_result
+    from gradmix.runs.run import run as run
+    from gradmix.runs.store import ResultStore as ResultStore
+    from gradmix.runs.sweep import run_sweep as run_sweep
 
 __version__ = "0.1.0"
 
@@ -47,27 +52,7 @@ _HOME = {
     "run_sweep": "gradmix.runs.sweep",
 }
 
-__all__ = [
-    "GradMix",
-    "GradMixError",
-    "IncrementalClassifier",
-    "InputError",
-    "LogTo",
-    "PairTable",
-    "Recipe",
-    "ReplayMemory",
-    "ResultStore",
-    "RunConfig",
-    "RunResult",
-    "__version__",
-    "config_for",
-    "load_result",
-    "log_to",
-    "parse_recipe",
-    "register",
-    "run",
-    "run_sweep",
-]
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from gradmix._setting_types import MOST, Settings
-from gradmix.settings import CHOSEN_BY_CLASSIFIER, GROUPS, PRESETS, ClassifierSettings, RunSettings
+from gradmix.settings import CHOSEN_BY_CLASSIFIER, FIELDS, GROUPS, PRESETS, RunSettings
 
 
 class Description(NamedTuple):
@@ -97,11 +97,10 @@ def settings_page() -> str:
 
 def classifier_help(names: Iterable[str], indent: int) -> str:
     """Return parameters of the classifier as lines of a docstring."""
-    declared = {**RunSettings.model_fields, **ClassifierSettings.model_fields}
     lines = []
     for name in names:
         value, choice = CHOSEN_BY_CLASSIFIER.get(name, (None, ""))
-        text = f"{name}: {declared[name].description}" + (f" {value}: {choice}." if choice else "")
+        text = f"{name}: {FIELDS[name].description}" + (f" {value}: {choice}." if choice else "")
         lines += wrap(text, 100, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
     return "\n".join(lines) + "\n"
 

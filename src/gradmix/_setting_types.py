@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Annotated, Any, TypeGuard
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import PydanticCustomError
 
 from gradmix.errors import InputError, UnknownNameError
@@ -108,7 +108,7 @@ Switch = Annotated[float, BeforeValidator(_switch)]
 Text = Annotated[str, BeforeValidator(_text)]
 Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST)], ...], BeforeValidator(_counts)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-Options = Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs)]
+Options = Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_pairs), PlainSerializer(dict)]
 ClassOrder = Annotated[str | tuple[int, ...], BeforeValidator(_order)]
 
 

@@ -10,6 +10,7 @@ from gradmix.errors import InputError, MissingPackageError
 from gradmix.mixing.gradmix import GradMix
 
 try:
+    from lightning.fabric.utilities import move_data_to_device
     from lightning.pytorch import Callback
 except ImportError as error:
     raise MissingPackageError(
@@ -50,10 +51,9 @@ class GradMixCallback(Callback):
         """
         if self._current is None:
             raise InputError("call begin_task(memory=…, current=…) before trainer.fit")
-        model, device = self._model or pl_module, pl_module.device
-        (x, y), memory = self._current, self._memory
-        old = None if memory is None else (memory[0].to(device), memory[1].to(device))
-        self.mixer.refresh(model, memory=old, current=(x.to(device), y.to(device)))
+        given = (self._memory, self._current)
+        memory, current = move_data_to_device(given, pl_module.device)
+        self.mixer.refresh(self._model or pl_module, memory=memory, current=current)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int

@@ -22,7 +22,6 @@ from gradmix.errors import InputError
 
 _CPU_STATE = 5056  # bytes of a CPU generator's state
 _NUMBERS = 624  # of the Mersenne twister
-_ANY_SEED = np.random.SeedSequence(0)
 
 
 class RandomStreams:
@@ -108,15 +107,13 @@ class RandomStreams:
         for name, saved in device.items():
             _check_torch_state(name, saved, self.place)
         states = {name: parse_numpy_state(text, f"stream {name!r}") for name, text in host.items()}
-        for name in self._device.keys() | device.keys():  # consumers hold the generators
+        # Consumers hold the generators, which therefore stay and get another state.
+        for name in self._device.keys() | device.keys():
             saved = device[name] if name in device else self._new_device(name).get_state()
-            self._device.setdefault(name, torch.Generator(self.place)).set_state(saved)
-        for name in self._host.keys() - host.keys():
-            self._host[name].bit_generator.state = self._new_host(name).bit_generator.state
-        for name, numbers in states.items():
-            if name not in self._host:
-                self._host[name] = np.random.Generator(np.random.PCG64(_ANY_SEED))
-            self._host[name].bit_generator.state = numbers
+            self.device(name).set_state(saved)
+        for name in self._host.keys() | states.keys():
+            numbers = states[name] if name in states else self._new_host(name).bit_generator.state
+            self.host(name).bit_generator.state = numbers
 
 
 def parse_numpy_state(text: Any, where: str) -> dict[str, Any]:
@@ -128,7 +125,7 @@ def parse_numpy_state(text: Any, where: str) -> dict[str, Any]:
     problem = f"{where}: the saved state of the random numbers is invalid"
     try:
         state = json.loads(text)
-        np.random.PCG64(_ANY_SEED).state = state
+        np.random.PCG64(0).state = state
     except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         raise InputError(problem) from error
     return dict(state)

@@ -115,9 +115,7 @@ class Ranks:
 
     def all_true(self, here: bool) -> bool:
         """Return whether something is true on all ranks."""
-        found = torch.tensor([int(here)], device=self.device)
-        self.all_sum([found])
-        return int(found) == self.size
+        return self.all_equal(int(here)) and here
 
     def barrier(self) -> None:
         """Wait for all ranks."""

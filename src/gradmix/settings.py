@@ -233,16 +233,6 @@ class CriterionSettings(Settings):
         None, "How many numbers the criterion computes at once; limits its memory.", ge=1
     )
 
-    @property
-    def all_pairs(self) -> bool:
-        """Whether every sample of a class is paired with every sample of another."""
-        return self.pairing == "all-pairs"
-
-    @property
-    def by_class(self) -> bool:
-        """Whether gradients are averaged over classes instead of samples."""
-        return self.average == "class"
-
 
 class MachineSettings(Settings):
     """Where and how precisely a run is computed, and what it measures besides accuracy."""
@@ -275,29 +265,19 @@ class RunSettings(
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings in the types of JSON, as result files store them."""
-        return {name: plain_value(name, getattr(self, name)) for name in type(self).model_fields}
-
-
-def plain_value(name: str, value: Any) -> Any:
-    """Return the normal form of a setting in the types of JSON."""
-    if name == "options":
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
+        return self.model_dump(mode="json")
 
 
 REMOVED: dict[str, Any] = {"level": "class", "rolling": 1}
 """Settings of earlier versions, with their defaults: result files still contain them."""
 
 DEFAULTS: dict[str, Any] = {
-    **{
-        name: plain_value(name, field.default)
-        for name, field in RunSettings.model_fields.items()
-        if not field.is_required()
-    },
+    **RunSettings(data="").to_json(),
     **REMOVED,
     "mix": "gradmix+",  # an earlier default, with which the names of result files were made
 }
 """The default of every setting that runs have or had, in the types of JSON, for result files."""
+del DEFAULTS["data"]  # it has none
 
 
 def short_name(name: str) -> str:
@@ -351,6 +331,7 @@ class ClassifierSettings(Settings):
 
 
 GROUPS: tuple[type[Settings], ...] = (*reversed(RunSettings.__bases__), ClassifierSettings)
+FIELDS: dict[str, Any] = {**RunSettings.model_fields, **ClassifierSettings.model_fields}
 
 CHOSEN_BY_CLASSIFIER: dict[str, tuple[Any, str]] = {
     "method": ("auto", "ridge on the features of a pretrained backbone, er otherwise"),
@@ -426,20 +407,22 @@ def check(name: str, value: Any) -> Any:
     >>> check("increments", [5, 5])
     (5, 5)
     """
-    if name not in _FIELDS:
-        raise UnknownNameError("setting", name, _FIELDS)
+    if name not in FIELDS:
+        raise UnknownNameError("setting", name, FIELDS)
     try:
         return _adapter(name).validate_python(value)
     except ValidationError as error:
-        raise input_error(error, {name: value}, _FIELDS, name) from None
+        raise input_error(error, {name: value}, FIELDS, name) from None
 
 
-_FIELDS: dict[str, Any] = {**RunSettings.model_fields, **ClassifierSettings.model_fields}
+def plain_value(name: str, value: Any) -> Any:
+    """Return the normal form of a setting in the types of JSON; see `check` for errors."""
+    return _adapter(name).dump_python(check(name, value), mode="json")
 
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    field = _FIELDS[name]
+    field = FIELDS[name]
     config = ConfigDict(strict=True, allow_inf_nan=False)
     return TypeAdapter(Annotated[field.annotation, field], config=config)  # type: ignore[arg-type]
 

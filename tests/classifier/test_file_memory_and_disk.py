@@ -80,7 +80,7 @@ def test_a_full_disk_names_the_file(monkeypatch, tmp_path, at, quick, rows):
         monkeypatch.setattr("gradmix.files._container.directory", full)
     else:
         monkeypatch.setattr(os, at, full)
-    with pytest.raises(FileError, match=r"my\.gradmix cannot be written: No space left on device"):
+    with pytest.raises(FileError, match=r"my\.gradmix' cannot be written: No space left on device"):
         classifier.save(path)
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["my.gradmix"]

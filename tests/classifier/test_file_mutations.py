@@ -169,7 +169,7 @@ def signed(text, tensors):
     """The bytes of a file with these members and correct checksums."""
     contents = {_container.STATE: text, _container.TENSORS: tensors}
     members = [member(*part) for part in contents.items()]
-    about = _container.compose("classifier", members, "0.1.0")
+    about = _container.compose("classifier", members)
     members = [member(_container.MANIFEST, about), *members]
     parts = [
         _container.local_header(one) + content

@@ -26,7 +26,7 @@ from gradmix.models.pretrained import Backbone
 from gradmix.models.sharded import whole_state
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import Ranks
-from gradmix.settings import CriterionSettings, TrainingSettings
+from gradmix.settings import CriterionSettings, MemorySettings, TrainingSettings
 from gradmix.training import checkpoint
 from gradmix.training.build import Design
 from gradmix.training.checkpoint import Checkpoint
@@ -82,10 +82,8 @@ def make_training(case, ranks):
         parse_recipe(case["mix"]),
         TrainingSettings(**settings, **case.get("settings", {})),
         tuple(case.get("options", {}).items()),
-        exemplars_per_class=5,
-        memory_total=None,
+        MemorySettings(exemplars_per_class=5, exemplar_selection=case.get("selection")),
         criterion=CriterionSettings(criterion_exemplars=4, **case.get("criterion", {})),
-        selection=case.get("selection"),
     )
     outputs = 2 if design.grows else 4
 

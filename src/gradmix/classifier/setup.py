@@ -33,6 +33,7 @@ from gradmix.settings import (
     CONVOLUTIONAL_PRESET,
     FEW_STEPS_PRESET,
     CriterionSettings,
+    MemorySettings,
     MixSettings,
     TrainingSettings,
     check,
@@ -351,10 +352,12 @@ class Setup:
             recipe=parse_recipe(**dict(mixing)),
             settings=self._training(epochs),
             options=tuple(dict(params["options"] or {}).items()),
-            exemplars_per_class=each,
-            memory_total=total,
+            memory=MemorySettings(
+                exemplars_per_class=each,
+                memory_total=total,
+                exemplar_selection=params["exemplar_selection"],
+            ),
             criterion=CriterionSettings(**given_settings(CriterionSettings, params)),
-            selection=params["exemplar_selection"],
         )
 
     def _training(self, epochs: int) -> TrainingSettings:

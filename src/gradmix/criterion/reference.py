@@ -33,7 +33,7 @@ def reference_pair_table(
     one_group = torch.ones_like(memory.labels, dtype=torch.bool)
     by_class = [memory.labels == c for c in memory.labels.unique()]
     means = []
-    for group in by_class if settings.by_class else [one_group]:
+    for group in by_class if settings.average == "class" else [one_group]:
         X, z, y = (part[group] for part in memory)
         means.append(_gradient(X, z.softmax(1) - one_hot[y], bias))
     g_mean = torch.stack(means).mean(0)
@@ -45,7 +45,7 @@ def reference_pair_table(
         for b, class_b in enumerate(classes):
             of_a = (exemplars.labels == class_a).nonzero().squeeze(1)
             of_b = (exemplars.labels == class_b).nonzero().squeeze(1)
-            i, j = _pairs(of_a, of_b, settings.all_pairs)
+            i, j = _pairs(of_a, of_b, settings.pairing == "all-pairs")
             X = lam * exemplars.embeddings[i] + (1 - lam) * exemplars.embeddings[j]  # (m, d)
             z = lam * exemplars.logits[i] + (1 - lam) * exemplars.logits[j]  # (m, C)
             y = lam * one_hot[class_a] + (1 - lam) * one_hot[class_b]  # (C,)

@@ -128,14 +128,15 @@ def pair_tables(
     """
     settings = CriterionSettings() if settings is None else settings
     chosen = Exemplars(*(part[protected] for part in exemplars))
-    gradient = mean_gradient(chosen, bias=bias, by_class=settings.by_class)
+    gradient = mean_gradient(chosen, bias=bias, by_class=settings.average == "class")
     if mask is not None:
         gradient = gradient._replace(weight=gradient.weight * mask)
     samples = Scored(
         exemplars.logits, projections(exemplars.embeddings, gradient), exemplars.labels
     )
     block = settings.criterion_block
-    return PairTables(*class_scores(samples, ratios, all_pairs=settings.all_pairs, block=block))
+    all_pairs = settings.pairing == "all-pairs"
+    return PairTables(*class_scores(samples, ratios, all_pairs=all_pairs, block=block))
 
 
 def choose_search(search: str, classes: int) -> str:
@@ -248,7 +249,8 @@ class PairSelector:
     ) -> PairsOnDemand:
         settings, ratios = self._settings, self._ratios()
         weights = X.new_zeros(len(y))
-        weights[protected] = sample_weights(y[protected], settings.by_class, X.dtype)
+        by_class = settings.average == "class"
+        weights[protected] = sample_weights(y[protected], by_class, X.dtype)
         parts = [whole(part).detach().float() for part in (head.bias, added) if part is not None]
         bias = torch.stack(parts).sum(0) if parts else None
         sketch = make_sketch(
@@ -257,7 +259,7 @@ class PairSelector:
             LinearHead(whole(head.weight).detach().float(), bias),
             weights,
             fixed_bias=head.bias is None,
-            all_pairs=settings.all_pairs,
+            all_pairs=settings.pairing == "all-pairs",
             generator=self._generator,
             block=settings.criterion_block,
         )

@@ -66,9 +66,9 @@ class Manifest(_Versioned):
         return self
 
 
-def compose(kind: str, members: Sequence[Member], written_by: str = HERE) -> bytes:
+def compose(kind: str, members: Sequence[Member]) -> bytes:
     """Return the manifest of a new file."""
-    own = {"format": "gradmix", "kind": kind, "version": VERSION, "gradmix": written_by}
+    own = {"format": "gradmix", "kind": kind, "version": VERSION, "gradmix": HERE}
     return to_json({**own, "members": [member.model_dump() for member in members]})
 
 
@@ -77,16 +77,12 @@ def parse(text: bytes) -> Manifest:
     values = parse_json(text, "its manifest")
     try:
         about = _Versioned.model_validate(values)
-        if about.version > VERSION:
+        if about.version != VERSION:
+            newer = f"install gradmix {about.gradmix} or later"
+            older = f"learn again, or read it with gradmix {about.gradmix}"
             raise FileError(
-                f"it has version {about.version} of the format, written by gradmix "
-                f"{about.gradmix}; this is gradmix {HERE}, which reads up to version {VERSION}: "
-                f"install {about.gradmix} or later"
-            )
-        if about.version < VERSION:
-            raise FileError(
-                f"it has version {about.version} of the format, from before the first release of "
-                "gradmix: learn again, or read it with the gradmix that wrote it"
+                f"it has version {about.version} of the format, and this is gradmix {HERE}, which "
+                f"reads version {VERSION}: {newer if about.version > VERSION else older}"
             )
         return Manifest.model_validate(values)
     except ValidationError as error:

@@ -108,11 +108,12 @@ class Encoder:
         name = _text(path)
         while name in self.tensors or name == "__metadata__":  # reserved by safetensors
             name += "'"
-        shape, strides = tensor.shape, tensor.stride()
-        if strides == _contiguous(shape) or not _dense(shape, strides):
+        strides, usual = tensor.stride(), torch.empty(tensor.shape, device="meta").stride()
+        in_order = tensor.permute(_by_stride(strides))
+        if strides == usual or not in_order.is_contiguous() or not tensor.numel():
             self.tensors[name] = tensor
             return {"$tensor": name}
-        self.tensors[name] = tensor.permute(_by_stride(strides))
+        self.tensors[name] = in_order
         return {"$tensor": name, "$strides": list(strides)}
 
 
@@ -160,31 +161,18 @@ def _decode_dict(items: list[Any], tensors: dict[str, Tensor], depth: int) -> di
 def _laid_out(tensor: Tensor, strides: Any) -> Tensor:
     """Return the tensor with these strides; `tensor` has its axes in the order of the strides."""
     whole = isinstance(strides, list) and all(type(s) is int and 0 <= s < 2**63 for s in strides)
-    if whole and len(strides) == tensor.ndim:
-        sizes = dict(zip(_by_stride(strides), tensor.shape, strict=True))
-        shape = torch.Size(sizes[axis] for axis in range(tensor.ndim))
-        if _dense(shape, strides):
-            return tensor.as_strided(shape, strides)
+    if whole and len(strides) == tensor.ndim and tensor.numel():
+        order = _by_stride(strides)
+        found = tensor.permute([order.index(axis) for axis in range(tensor.ndim)])
+        layout = zip(found.shape, found.stride(), strides, strict=True)
+        if all(size == 1 or own == stride for size, own, stride in layout):
+            return found.as_strided(found.shape, strides)
     raise FileError(f"its state has strides {str(strides)[:80]} for shape {tuple(tensor.shape)}")
 
 
 def _by_stride(strides: Sequence[int]) -> list[int]:
     """Return the axes in the order of the elements in memory."""
     return sorted(range(len(strides)), key=lambda axis: -strides[axis])
-
-
-def _contiguous(shape: torch.Size) -> tuple[int, ...]:
-    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
-
-
-def _dense(shape: torch.Size, strides: Any) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps."""
-    expected = 1
-    for stride, size in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return expected > 0
 
 
 def _text(path: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -109,12 +109,7 @@ def _remove_temporary(temporary: Path) -> None:
 
 
 @contextmanager
-def locked(
-    path: str | os.PathLike[str],
-    *,
-    timeout: float | None = 0.0,
-    on_wait: Callable[[], object] | None = None,
-) -> Iterator[None]:
+def locked(path: str | os.PathLike[str], *, timeout: float = 0.0) -> Iterator[None]:
     """Hold the lock on `path`: only one block in all threads and processes runs at a time.
 
     The lock ends with the process. Folders created for the lock are removed with it, unless they
@@ -122,8 +117,7 @@ def locked(
 
     Args:
         path: The file to lock; it need not exist.
-        timeout: Seconds to wait for another holder; None waits without limit.
-        on_wait: Called once before waiting.
+        timeout: Seconds to wait for another holder; -1 waits without limit.
 
     Raises:
         FileInUseError: If another holder keeps the lock longer than `timeout`.
@@ -138,15 +132,8 @@ def locked(
     made = [folder for folder in path.parents if not folder.exists()]  # innermost first
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock: FileLock | ClaimFile = FileLock(name)
-        if not _has_locks(path.parent):
-            lock = ClaimFile(name)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            if on_wait is not None and timeout != 0:
-                on_wait()
-            lock.acquire(timeout=-1 if timeout is None else timeout)
+        lock = FileLock(name) if _has_locks(path.parent) else ClaimFile(name)
+        lock.acquire(timeout=timeout)
     except Timeout:
         raise FileInUseError(
             f"{path} is in use by another process; wait until it is done, or use another file"

@@ -12,7 +12,7 @@ import math
 import os
 import stat
 from collections.abc import Mapping
-from io import FileIO
+from io import BufferedReader
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -95,21 +95,20 @@ def first_violation(error: ValidationError) -> str:
 # --- JSON ---------------------------------------------------------------------------------------
 
 
-def open_regular(path: Path) -> FileIO:
-    """Open a regular file for reading, without a buffer; FileError for a pipe or device."""
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; FileError for a pipe or device."""
     name = os.fspath(path)
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags)
-    except OSError as error:
-        raise FileError(f"{name!r} cannot be read: {error.strerror}; check the path") from error
-    except ValueError as error:  # the name contains a NUL character
-        raise FileError(f"{name!r} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"{name!r} cannot be read: {reason}; check the path") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileError(f"{name} cannot be read: it is not a regular file")
-    return FileIO(descriptor, "rb")
+    return os.fdopen(descriptor, "rb")
 
 
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
@@ -120,7 +119,7 @@ def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
         if size > most_bytes:
             raise FileError(f"{name} has {size} bytes; the limit is {most_bytes}")
         try:
-            return file.readall()[: most_bytes + 1]
+            return file.read(size)
         except OSError as error:
             raise FileError(f"{name!r} cannot be read: {error}") from error
 

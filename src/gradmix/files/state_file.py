@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import BufferedIOBase, BufferedReader
+from io import BufferedReader
 from typing import Any
 
 from xxhash import xxh3_128
@@ -59,11 +59,9 @@ def write_state_file(path: Path, kind: str, state: Mapping[str, Any]) -> int:
                 file.writelines(buffers)
             file.write(_container.directory(members))
             return file.tell()
-    except OSError as error:
-        reason = error.strerror or error
-        raise FileError(f"{os.fspath(path)} cannot be written: {reason}") from error
-    except ValueError as error:  # the name contains a NUL character
-        raise FileError(f"{os.fspath(path)!r} cannot be written: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL character
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"{os.fspath(path)!r} cannot be written: {reason}") from error
 
 
 def _member(name: str, buffers: Sequence[memoryview]) -> Member:
@@ -110,11 +108,11 @@ def read_manifest(path: Path) -> Manifest:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[BufferedIOBase, int]]:
+def _opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
     """Open a regular file and return it with its size; a FileError of the block names the file."""
     name, opened = os.fspath(path), open_regular(path)
     try:
-        with BufferedReader(opened) as file:
+        with opened as file:
             yield file, os.fstat(file.fileno()).st_size
     except FileError as problem:
         raise FileError(
@@ -126,7 +124,7 @@ def _opened(path: Path) -> Iterator[tuple[BufferedIOBase, int]]:
         raise FileError(f"{name!r} cannot be read: {error}") from error
 
 
-def _read_manifest(file: BufferedIOBase, size: int) -> tuple[Member, Manifest]:
+def _read_manifest(file: BufferedReader, size: int) -> tuple[Member, Manifest]:
     if size == 0:
         raise FileError("it is empty")
     length = _container.header_length(MANIFEST)
@@ -144,7 +142,7 @@ def _read_manifest(file: BufferedIOBase, size: int) -> tuple[Member, Manifest]:
     return own, _container.parse(text)
 
 
-def _check_layout(file: BufferedIOBase, size: int, members: Sequence[Member]) -> None:
+def _check_layout(file: BufferedReader, size: int, members: Sequence[Member]) -> None:
     """Check the size and all zip structures against the manifest."""
     places, closing = _container.offsets(members), _container.directory(members)
     expected_size = places[-1] + len(closing)
@@ -163,7 +161,7 @@ def _check_layout(file: BufferedIOBase, size: int, members: Sequence[Member]) ->
 
 
 @contextmanager
-def _checked(file: BufferedIOBase, place: int, member: Member) -> Iterator[Fill]:
+def _checked(file: BufferedReader, place: int, member: Member) -> Iterator[Fill]:
     """Return a function that reads the member piece by piece; check the digest at the end."""
     file.seek(place + _container.header_length(member.name))
     digest = xxh3_128()

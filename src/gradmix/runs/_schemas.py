@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradmix.errors import FileError, InputError
 from gradmix.files.schema import Schema, TensorOf, first_violation, read_json
-from gradmix.settings import REMOVED, RunSettings, check, plain_value, task_scenario
+from gradmix.settings import REMOVED, RunSettings, plain_value, task_scenario
 from gradmix.training.metrics import (
     METRICS,
     OWN_METRICS,
@@ -245,7 +245,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     for name, value in config.items():
         if name in RunSettings.model_fields:
             try:
-                plain = plain_value(name, check(name, value))
+                plain = plain_value(name, value)
             except InputError as error:
                 raise ValueError(f"config.{error}") from None
             if plain != value:

@@ -28,6 +28,7 @@ from gradmix.settings import (
     PRESETS,
     PRETRAINED_PRESET,
     CriterionSettings,
+    MemorySettings,
     MixSettings,
     RunSettings,
     TrainingSettings,
@@ -148,10 +149,8 @@ class RunConfig(RunSettings):
             self.recipe,
             self.part(TrainingSettings),
             self.options,
-            self.exemplars_per_class,
-            self.memory_total,
+            self.part(MemorySettings),
             self.part(CriterionSettings),
-            self.exemplar_selection,
             self.reservoir == "class-balanced",
         )
 

@@ -26,7 +26,7 @@ from gradmix.models.sharded import shard
 from gradmix.models.sync_batch_norm import synchronise_batch_norms
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
-from gradmix.settings import CriterionSettings, TrainingSettings
+from gradmix.settings import CriterionSettings, MemorySettings, TrainingSettings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -43,10 +43,8 @@ class Design:
     recipe: Recipe | None  # how batches are mixed
     settings: TrainingSettings  # how each task is trained
     options: tuple[tuple[str, float], ...]  # the method's own settings, by name
-    exemplars_per_class: int | None  # memory that grows with the classes …
-    memory_total: int | None  # … or a fixed total
+    memory: MemorySettings
     criterion: CriterionSettings = field(default_factory=CriterionSettings)
-    selection: str | None = None  # rule for exemplars; None is the method's own
     balanced: bool = True  # whether classes have equal shares of a fixed total
 
     @property
@@ -108,11 +106,11 @@ class Design:
             generator=streams.device(stream),
             ranks=ranks,
         )
-        kind.check_selection(self.selection)
+        kind.check_selection(self.memory.exemplar_selection)
         memory = ReplayMemory(
-            exemplars_per_class=self.exemplars_per_class,
-            total=self.memory_total,
-            selection=self.selection,
+            exemplars_per_class=self.memory.exemplars_per_class,
+            total=self.memory.memory_total,
+            selection=self.memory.exemplar_selection,
             balanced=self.balanced,
         )
         normalise = Normalise(mean, std, device)
@@ -186,12 +184,9 @@ def pick_device(name: str) -> torch.device:
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
-    """Set PyTorch's number of threads; restore it at the end. None changes nothing."""
-    if number is None:
-        yield
-        return
+    """Set PyTorch's number of threads; restore it at the end. None keeps it."""
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(before if number is None else number)
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed as dist
 
+from gradmix._setting_types import is_whole
 from gradmix.errors import InputError, RankError
 from gradmix.ranks import ALONE, Ranks
 from gradmix.training.build import make_fabric, new_fabric, processes_outside, torch_threads
@@ -48,7 +49,7 @@ class Devices:
     def __post_init__(self) -> None:
         for name in ("devices", "nodes"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**5:
+            if not is_whole(value) or not 1 <= value <= 10**5:
                 raise InputError(f"{name} is {value!r}; give a whole number of 1 or more")
         if self.shard_weights and self.size == 1:
             raise InputError(
@@ -70,6 +71,7 @@ class Job:
 
 
 Follow = Callable[[Job], object]
+Connected = Callable[..., AbstractContextManager[Job]]  # `_connected` for the devices of the job
 
 
 @contextmanager
@@ -97,8 +99,9 @@ def open_job(
             f"devices is {wanted.devices}, but this process belongs to a process group already; "
             "destroy it first, or give devices=1"
         )
+    connected = partial(_connected, device, precision, wanted)
     if processes_outside() > 1:
-        with _connected(device, precision, wanted) as job:
+        with connected() as job:
             yield job
         return
     if wanted.nodes > 1:
@@ -107,7 +110,7 @@ def open_job(
         )
     if follow is None:
         raise InputError(f"devices is {wanted.devices}; start this program with torchrun or srun")
-    with _started(device, precision, wanted, follow) as job:
+    with _started(connected, wanted.devices, follow) as job:
         yield job
 
 
@@ -186,16 +189,16 @@ def _connect(device: str, precision: str, wanted: Devices) -> Fabric:
 
 
 @contextmanager
-def _started(device: str, precision: str, wanted: Devices, follow: Follow) -> Iterator[Job]:
+def _started(connected: Connected, devices: int, follow: Follow) -> Iterator[Job]:
     """Start the other ranks of this machine and become rank 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])  # a free one
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0"}
-    own, *rest = ({**variables, "LOCAL_RANK": str(rank)} for rank in range(wanted.devices))
-    others = OtherRanks([partial(_follow, device, precision, wanted, follow, v) for v in rest])
+    own, *rest = ({**variables, "LOCAL_RANK": str(rank)} for rank in range(devices))
+    others = OtherRanks([partial(_follow, connected, follow, those) for those in rest])
     try:
-        with others.noticed(), _connected(device, precision, wanted, own, others) as job:
+        with others.noticed(), connected(own, others) as job:
             yield job
         others.join()
     except RankError as error:
@@ -207,9 +210,7 @@ def _started(device: str, precision: str, wanted: Devices, follow: Follow) -> It
         others.end()
 
 
-def _follow(
-    device: str, precision: str, wanted: Devices, follow: Follow, variables: Mapping[str, str]
-) -> None:
+def _follow(connected: Connected, follow: Follow, variables: Mapping[str, str]) -> None:
     """Be one of the other ranks."""
-    with _connected(device, precision, wanted, variables) as job:
+    with connected(variables) as job:
         follow(job)

@@ -19,8 +19,6 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 Duration = Annotated[float, Field(ge=0, le=1e12)]
 Numbers = Annotated[Tensor, TensorOf(torch.int64, ndim=1)]
 Rows = Annotated[Tensor, TensorOf(torch.int64, ndim=2)]
-Mask = Annotated[Tensor, TensorOf(torch.bool, ndim=2)]
-AnyTensor = Annotated[Tensor, TensorOf()]
 Finite = Annotated[Tensor, TensorOf(finite=True)]
 FiniteRows = Annotated[Tensor, TensorOf(torch.float32, ndim=2, finite=True)]
 Priority = Annotated[
@@ -127,18 +125,8 @@ class PartnersState(Schema):
     """The partners of S batches of B rows, (S, B)."""
 
     rows: Rows
-    replaced: Mask | None = None
+    replaced: Annotated[Tensor, TensorOf(torch.bool, ndim=2)] | None = None
     drawn: Rows | None = None
-
-    @model_validator(mode="after")
-    def _same_shape(self) -> PartnersState:
-        if (self.replaced is None) != (self.drawn is None):
-            refuse("replaced and drawn belong together")
-        for part in (self.replaced, self.drawn):
-            if part is not None and part.shape != self.rows.shape:
-                refuse(f"shapes differ: {tuple(part.shape)}, {tuple(self.rows.shape)}")
-        _check_inside("rows", self.rows, self.rows.shape[1])
-        return self
 
 
 class DrawsState(Schema):
@@ -149,14 +137,6 @@ class DrawsState(Schema):
     place: list[Count | Annotated[list[Count], Field(min_length=4, max_length=4)] | None]
     partners: PartnersState
 
-    @model_validator(mode="after")
-    def _same_number(self) -> DrawsState:
-        number = len(self.partners.rows)
-        for name in ("lam", "table", "place"):
-            if len(getattr(self, name)) != number:
-                refuse(f"{name} does not have one entry for each of {number} batches")
-        return self
-
 
 class PlanState(Schema):
     """The batches of an epoch, as pool rows (S, B), and how they are mixed."""
@@ -165,9 +145,18 @@ class PlanState(Schema):
     draws: DrawsState | None = None
 
     @model_validator(mode="after")
-    def _same_shape(self) -> PlanState:
-        if self.draws is not None and self.draws.partners.rows.shape != self.index.shape:
-            refuse("draws: the partners do not have the shape of the batches")
+    def _draws_fit(self) -> PlanState:
+        if self.draws is None:
+            return self
+        draws, partners, (batches, rows) = self.draws, self.draws.partners, self.index.shape
+        if any(len(drawn) != batches for drawn in (draws.lam, draws.table, draws.place)):
+            refuse(f"draws: lam, table or place does not have {batches} entries")
+        if (partners.replaced is None) != (partners.drawn is None):
+            refuse("draws.partners: replaced and drawn belong together")
+        for name, part in partners:
+            if part is not None and part.shape != self.index.shape:
+                refuse(f"draws.partners: {name} does not have the shape of the batches")
+        _check_inside("draws.partners.rows", partners.rows, rows)
         return self
 
 
@@ -202,10 +191,9 @@ class SketchState(Schema):
 
     @model_validator(mode="after")
     def _fits(self) -> SketchState:
-        classes, samples, outputs = len(self.classes), len(self.embeddings), len(self.rows)
-        for name in ("counts", "left", "right", "top"):
-            if len(getattr(self, name)) != classes:
-                refuse(f"{name} does not have one row for each of {classes} classes")
+        samples, outputs = len(self.embeddings), len(self.rows)
+        by_class = {"counts": self.counts, "left": self.left, "right": self.right, "top": self.top}
+        _check_rows(len(self.classes), **by_class)
         if self.rows.shape[1:] != (2, self.embeddings.shape[1]):
             refuse("rows does not fit the embeddings")
         if self.biases.shape != (outputs, 2):
@@ -244,7 +232,7 @@ class PairsState(Schema):
 class StageState(Schema):
     """The state in the middle of a stage."""
 
-    optimizer: list[dict[str, AnyTensor | float | int | None]]
+    optimizer: list[dict[str, Annotated[Tensor, TensorOf()] | float | int | None]]
     new: Rows
     plan: PlanState | None
     counts: Rows
@@ -293,14 +281,6 @@ class TrainingState(Schema):
         return self
 
 
-class SecondsState(Schema):
-    """The time spent in each part of the training."""
-
-    train: Duration
-    criterion: Duration
-    evaluate: Duration
-
-
 class CheckpointState(Schema):
     """A checkpoint file."""
 
@@ -309,6 +289,6 @@ class CheckpointState(Schema):
     training: TrainingState
     precision: dict[str, Any]
     record: dict[str, Any]  # validated by its owner
-    seconds: SecondsState
+    seconds: dict[Literal["train", "criterion", "evaluate"], Duration]
     total_seconds: Duration
     saving_seconds: Duration

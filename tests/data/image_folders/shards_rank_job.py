@@ -19,7 +19,7 @@ from gradmix.mixing import parse_recipe
 from gradmix.models.network import MLP
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import Ranks
-from gradmix.settings import CriterionSettings, TrainingSettings
+from gradmix.settings import CriterionSettings, MemorySettings, TrainingSettings
 from gradmix.training.build import Design
 from gradmix.training.loop import EpochDone, StepDone, TaskDone, Training
 
@@ -36,10 +36,8 @@ def make_training(shards, mix, ranks):
         parse_recipe(mix),
         TrainingSettings(epochs=2, batch_size=8, replay_batch_size=4, lr=0.05),
         (),
-        exemplars_per_class=3,
-        memory_total=None,
+        MemorySettings(exemplars_per_class=3),
         criterion=CriterionSettings(criterion_exemplars=3),
-        selection=None,
     )
 
     def network(generator):
