@@ -6,10 +6,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar, cast
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,7 +22,6 @@ _AHEAD = 64  # results in advance
 _AT_ONCE = 16  # most images that a thread decodes for one result
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-_Group = tuple[npt.NDArray[np.uint8], list[int], range]
 
 
 def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD) -> Iterator[_R]:
@@ -111,33 +109,24 @@ class StreamedImages:
         Raises:
             CorruptFileError: A file cannot be read.
         """
-        rows = [self._rows[index.cpu()].tolist() for index in indices]
-        ready = map_ahead(self._decode, self._groups(rows), ahead=2 * THREADS)
-        whole = filter(lambda pixels: pixels is not None, ready)
-        # `map` and `filter` keep no batch: its memory is free for the next one
-        yield from map(self._send, cast(Iterator[npt.NDArray[np.uint8]], whole))
+        groups = [self._groups(self._rows[index.cpu()]) for index in indices]
+        decoded = map_ahead(self._decode, chain.from_iterable(groups), ahead=2 * THREADS)
+        for batch in groups:
+            yield self._send(torch.cat([next(decoded) for _ in batch]))
 
-    def _send(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
-        """Return decoded images on the device."""
-        decoded = torch.from_numpy(pixels)
+    def _groups(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the rows of a batch, a few at a time, so that every thread gets some."""
+        return rows.split(max(1, min(_AT_ONCE, -(-len(rows) // THREADS))))
+
+    def _decode(self, rows: Tensor) -> Tensor:
+        """Return the pixels of a few files, (n, C, H, W)."""
+        pixels = torch.empty((len(rows), *self.files.shape), dtype=torch.uint8)
+        for row, into in zip(rows.tolist(), pixels.numpy(), strict=True):
+            self.files.decode(row, into)
+        return pixels
+
+    def _send(self, pixels: Tensor) -> Tensor:
+        """Return decoded images on the device; the caller alone keeps them."""
         if self.device.type == "cuda":  # pinned, so that the copy does not wait
-            decoded = decoded.pin_memory()
-        return decoded.to(self.device, non_blocking=True)
-
-    def _groups(self, batches: Sequence[list[int]]) -> Iterator[_Group]:
-        """Yield the images of all batches, a few at a time; at least one group per batch.
-
-        A group is the pixels of its batch, (B, C, H, W), the rows of the batch, and some places.
-        """
-        for batch in batches:
-            pixels = np.empty((len(batch), *self.files.shape), dtype=np.uint8)
-            count = max(1, min(_AT_ONCE, -(-len(batch) // THREADS)))  # every thread gets some
-            for start in range(0, max(len(batch), 1), count):
-                yield pixels, batch, range(start, min(start + count, len(batch)))
-
-    def _decode(self, group: _Group) -> npt.NDArray[np.uint8] | None:
-        """Decode the images of a group; return the pixels of the batch after its last group."""
-        pixels, batch, places = group
-        for place in places:
-            self.files.decode(batch[place], pixels[place])
-        return pixels if places.stop == len(batch) else None
+            pixels = pixels.pin_memory()
+        return pixels.to(self.device, non_blocking=True)
