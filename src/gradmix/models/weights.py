@@ -14,7 +14,7 @@ from safetensors.torch import load as load_bytes
 from torch import Tensor, nn
 
 from gradmix.errors import CorruptFileError, InputError
-from gradmix.models.sharded import split_like
+from gradmix.models.parallel import split_like
 
 
 def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
