@@ -179,9 +179,9 @@ def test_only_so_many_items_are_taken_in_advance() -> None:
 
     results = map_ahead(abs, items())
     assert next(results) == 0
-    assert len(taken) == _AHEAD
+    assert len(taken) == _AHEAD * stream.THREADS
     assert next(results) == 1
-    assert len(taken) == _AHEAD + 1
+    assert len(taken) == _AHEAD * stream.THREADS + 1
 
 
 def test_an_error_is_raised_when_its_item_is_due() -> None:

@@ -40,13 +40,12 @@ def benchmark_from_tasks(
     made: list[Task] = []
     num_classes = 0
     for number, task in enumerate(tasks, start=1):
-        parts = task if isinstance(task, (tuple, list)) else ()
-        pairs = [part for part in parts if isinstance(part, (tuple, list)) and len(part) == 2]
-        if len(parts) != 2 or len(pairs) != 2:
+        try:
+            train, test = (Samples(*part) for part in task)
+        except (TypeError, ValueError):
             raise InputError(
                 f"tasks[{number - 1}] must be a pair of Samples(x, y): training and test samples"
-            )
-        train, test = (Samples(*pair) for pair in pairs)
+            ) from None
         made.append(_own_task(number, train, test, num_classes, scenario != "class-incremental"))
         num_classes = max(num_classes, made[-1].classes[-1] + 1)
     for task in made:

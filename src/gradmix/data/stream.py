@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
     from gradmix.data.image_folders.decode import ImageFiles
 
 THREADS = min(8, os.cpu_count() or 1)
-_AHEAD = 64  # results in advance
+_AHEAD = 2  # results that wait for the caller, per thread
 _AT_ONCE = 16  # most images that a thread decodes for one result
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD) -> Iterator[_R]:
+def map_ahead(work: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
     """Yield `work(item)` of each item in order, computed in advance by `THREADS` threads.
 
     Pillow and PyTorch release Python's lock, so decoding overlaps with the caller's computation.
@@ -34,7 +36,6 @@ def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD
     Args:
         work: A function that threads may call at the same time.
         items: The items; they are taken when a thread needs one.
-        ahead: Number of results that are computed before the caller needs them.
 
     Example:
         >>> list(map_ahead(str.upper, "abc"))
@@ -45,7 +46,7 @@ def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
-            if len(waiting) >= ahead:
+            if len(waiting) >= _AHEAD * THREADS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -110,23 +111,24 @@ class StreamedImages:
             CorruptFileError: A file cannot be read.
         """
         groups = [self._groups(self._rows[index.cpu()]) for index in indices]
-        decoded = map_ahead(self._decode, chain.from_iterable(groups), ahead=2 * THREADS)
-        for batch in groups:
-            yield self._send(torch.cat([next(decoded) for _ in batch]))
+        decoded = map_ahead(self._decode, chain.from_iterable(groups))
+        for batch in groups:  # joined by NumPy: threads of PyTorch would slow down the decoders
+            yield self._send(np.concatenate([next(decoded) for _ in batch]))
 
     def _groups(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the rows of a batch, a few at a time, so that every thread gets some."""
         return rows.split(max(1, min(_AT_ONCE, -(-len(rows) // THREADS))))
 
-    def _decode(self, rows: Tensor) -> Tensor:
+    def _decode(self, rows: Tensor) -> npt.NDArray[np.uint8]:
         """Return the pixels of a few files, (n, C, H, W)."""
-        pixels = torch.empty((len(rows), *self.files.shape), dtype=torch.uint8)
-        for row, into in zip(rows.tolist(), pixels.numpy(), strict=True):
+        pixels = np.empty((len(rows), *self.files.shape), dtype=np.uint8)
+        for row, into in zip(rows.tolist(), pixels, strict=True):
             self.files.decode(row, into)
         return pixels
 
-    def _send(self, pixels: Tensor) -> Tensor:
+    def _send(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
         """Return decoded images on the device; the caller alone keeps them."""
+        decoded = torch.from_numpy(pixels)
         if self.device.type == "cuda":  # pinned, so that the copy does not wait
-            pixels = pixels.pin_memory()
-        return pixels.to(self.device, non_blocking=True)
+            decoded = decoded.pin_memory()
+        return decoded.to(self.device, non_blocking=True)

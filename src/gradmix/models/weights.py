@@ -26,23 +26,21 @@ def load_weights(network: nn.Module, saved: Mapping[str, Tensor]) -> None:
     if own.keys() != saved.keys():
         names = ", ".join(sorted(own.keys() ^ saved.keys())[:3])
         raise InputError(f"the saved weights belong to another network ({names})")
+    empty = any(value.is_meta for value in own.values())
+    fitting = {}
     for name, value in own.items():
-        if saved[name].shape != value.shape or saved[name].dtype != value.dtype:
+        given = saved[name]
+        if given.shape != value.shape or given.dtype != value.dtype:
             raise InputError(
-                f"{name} is saved as {saved[name].dtype} {tuple(saved[name].shape)}; "
+                f"{name} is saved as {given.dtype} {tuple(given.shape)}; "
                 f"this network has {value.dtype} {tuple(value.shape)}"
             )
-    empty = any(value.is_meta for value in own.values())
-    if empty:  # the saved tensors need the memory layout of the network's own
-        saved = {
-            name: saved[name]
-            if saved[name].stride() == value.stride()
-            else torch.empty_like(value, device=saved[name].device).copy_(saved[name])
-            for name, value in own.items()
-        }
-    else:
-        saved = {name: split_like(saved[name], value) for name, value in own.items()}
-    network.load_state_dict(saved, assign=empty)
+        if not empty:
+            given = split_like(given, value)
+        elif given.stride() != value.stride():  # it becomes the network's own
+            given = torch.empty_like(value, device=given.device).copy_(given)
+        fitting[name] = given
+    network.load_state_dict(fitting, assign=empty)
 
 
 def load_matching(module: nn.Module, given: Mapping[str, Tensor], wanted: Sequence[str]) -> None:

@@ -56,9 +56,9 @@ def test_formats_without_loss(tmp_path: Path, extension: str, kind: str, in_zip:
         path = tmp_path
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / f"0{extension.upper()}").write_bytes(content)
-    photos = read_folder(path, shape=(3, 8, 8))
-    assert photos.skipped == ()
-    assert (photos.x[0].numpy() == SHADES).all()
+    x, listing = read_folder(path, shape=(3, 8, 8))
+    assert listing.skipped == ()
+    assert (x[0].numpy() == SHADES).all()
 
 
 @pytest.mark.parametrize("extension", [".jpg", ".jfif", ".mpo", ".avif"])
@@ -160,7 +160,7 @@ def test_tiff_is_turned_upright(tmp_path: Path, orientation: int) -> None:
     (tmp_path / "a").mkdir()
     Image.new("RGB", (6, 4)).save(tmp_path / "a" / "0.tif", exif=exif)
     height, width = (6, 4) if orientation > 4 else (4, 6)
-    assert read_folder(tmp_path).x.shape == (1, 3, height, width)
+    assert read_folder(tmp_path)[0].shape == (1, 3, height, width)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "broken link", "folder", "device"])
@@ -178,12 +178,12 @@ def test_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
     with pytest.raises(GradMixError, match=r"1\.jpg(: no such file| has no image files)"):
         decode(odd)
     if kind == "folder":
-        assert len(read_folder(tmp_path).labels) == 1
+        assert len(read_folder(tmp_path)[1].labels) == 1
         return
     with pytest.raises(CorruptFileError, match=r"1\.jpg: not a file .* \(at least 1 of 2 images"):
         read_folder(tmp_path)
     said: list[str] = []
-    assert len(read_folder(tmp_path, skip=said.append).labels) == 1
+    assert len(read_folder(tmp_path, skip=said.append)[1].labels) == 1
     assert "skipped 1 of 2 images that cannot be read" in said[0]
 
 
@@ -249,7 +249,7 @@ def test_bombs(
     path = packed(tmp_path / "f.zip", content) if in_zip else tmp_path
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 110)
     if size == (11, 10):
-        assert len(read_folder(path).labels) == 1
+        assert len(read_folder(path)[1].labels) == 1
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 109)
     for options in ({}, {"size": 4}, {"shape": (1, 4, 4)}):
         with pytest.raises(CorruptFileError, match=r"a/0\.jpg: .*pixels"):

@@ -51,11 +51,11 @@ def test_folders_in_shards_are_classes(tmp_path: Path) -> None:
     assert source.names() == ["cat/", "cat/1.png", "cat/2.png", "dog/", "dog/1.png"]
     assert source.read("dog/1.png") == png(3)
     assert source.read("cat/2.png") == png(2)
-    photos = read_folder(tmp_path / "s")
-    assert isinstance(photos.x, StreamedImages)
-    assert photos.classes == ("cat", "dog")
-    assert photos.labels == [0, 0, 1]
-    assert [int(image[0, 0, 0]) for image in next(photos.x.split(3))] == [1, 2, 3]
+    x, listing = read_folder(tmp_path / "s")
+    assert isinstance(x, StreamedImages)
+    assert listing.classes == ("cat", "dog")
+    assert listing.labels == [0, 0, 1]
+    assert [int(image[0, 0, 0]) for image in next(x.split(3))] == [1, 2, 3]
 
 
 def test_webdataset_samples_have_the_class_of_their_label(tmp_path: Path) -> None:

@@ -154,11 +154,9 @@ def _formats_to_try(extension: str) -> tuple[str, ...]:
     from PIL import Image
 
     own = Image.registered_extensions().get(extension)
-    kinds = [kind for kind in Image.OPEN if kind not in _NOT_PHOTOS and kind != own]
-    signed = [kind for kind in kinds if Image.OPEN[kind][1] is not None]
-    if own not in Image.OPEN or own in _NOT_PHOTOS:
-        return tuple(signed)
-    return (own, *signed) if Image.OPEN[own][1] is not None else (*signed, own)
+    signed = {kind: check is not None for kind, (_, check) in Image.OPEN.items()}
+    tried = [kind for kind in signed if kind not in _NOT_PHOTOS and (signed[kind] or kind == own)]
+    return tuple(sorted(tried, key=lambda kind: (not signed[kind], kind != own)))
 
 
 def read_headers(

@@ -44,15 +44,6 @@ class Form(NamedTuple):
 _ChooseForm = Callable[[Mapping[int, Header]], Form]  # from the headers of readable images, by row
 
 
-class LabelledPhotos(NamedTuple):
-    """The photos of a folder."""
-
-    x: Tensor  # uint8 (N, C, H, W); `StreamedImages` take its place
-    labels: list[int]  # of each photo, an index into `classes`
-    classes: tuple[str, ...]  # sorted
-    skipped: tuple[str, ...] = ()  # a sentence for each reason why other files are not used
-
-
 def load_images(
     source: PhotoSource,
     names: Sequence[str],
@@ -110,7 +101,7 @@ def read_folder(
     skip: Callable[[str], object] | None = None,
     part: Literal["train", "test"] = "train",
     stream: bool = False,
-) -> LabelledPhotos:
+) -> tuple[Tensor, Listing]:
     """Return all photos of a folder, zip file or shards with a folder for each class.
 
     Photos are grey if all are grey, and RGB otherwise.
@@ -127,7 +118,7 @@ def read_folder(
             and if they do not fit into `IN_MEMORY`.
 
     Returns:
-        The photos, and in `skipped` the files that are not photos or not in a class folder.
+        The photos, uint8 (N, C, H, W) or `StreamedImages`, and their listing.
 
     Raises:
         DataNotFoundError: There is no such folder.
@@ -147,8 +138,7 @@ def read_folder(
     if unreadable and skip is not None:
         count = f"{len(unreadable)} of {len(listing.names)}"
         skip(f"skipped {count} images that cannot be read{_some(unreadable)}")
-    listing = listing.without(unreadable)
-    return LabelledPhotos(x, listing.labels, listing.classes, listing.skipped)
+    return x, listing.without(unreadable)
 
 
 def _some(unreadable: Mapping[int, str]) -> str:
