@@ -117,7 +117,8 @@ class StreamedImages:
 
     def _groups(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the rows of a batch, a few at a time, so that every thread gets some."""
-        return rows.split(max(1, min(_AT_ONCE, -(-len(rows) // THREADS))))
+        groups: tuple[Tensor, ...] = rows.split(max(1, min(_AT_ONCE, -(-len(rows) // THREADS))))
+        return groups
 
     def _decode(self, rows: Tensor) -> npt.NDArray[np.uint8]:
         """Return the pixels of a few files, (n, C, H, W)."""

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from gradmix.data.image_folders.classes import has_own_test
 from gradmix.data.image_folders.decode import ImageFiles, is_image_name, read_headers
 from gradmix.data.image_folders.given import read_photos
-from gradmix.data.image_folders.read import has_own_test, read_folder
+from gradmix.data.image_folders.read import read_folder
 from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import CorruptFileError, DataNotFoundError, GradMixError, InputError
 

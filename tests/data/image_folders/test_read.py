@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gradmix.data.image_folders.classes import has_own_test
 from gradmix.data.image_folders.given import read_photos
-from gradmix.data.image_folders.read import has_own_test, read_folder
+from gradmix.data.image_folders.read import read_folder
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 
