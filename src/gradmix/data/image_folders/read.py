@@ -83,9 +83,10 @@ def load_images(
     files = ImageFiles(source, names, *form)
     x = cast(Tensor, StreamedImages(files))  # it offers what callers need of a tensor
     if stream or (stream is None and x.shape.numel() > IN_MEMORY):
-        unreadable = files.check_all() if skip else {}
+        unreadable = files.decode_all() if skip else {}
     else:
-        x, unreadable = files.decode_all()
+        x = torch.zeros(x.shape, dtype=torch.uint8)
+        unreadable = files.decode_all(x.numpy())
     refuse(unreadable)
     if unreadable:
         x = x[torch.tensor([row for row in range(len(names)) if row not in unreadable])]
