@@ -68,20 +68,24 @@ def load_matching(module: nn.Module, given: Mapping[str, Tensor], wanted: Sequen
     module.load_state_dict(given, strict=False)
 
 
-# --- files ----------------------------------------------------------------------------------
-
-
 def read_weights(path: str | PathLike[str]) -> dict[str, Tensor]:
     """Return the tensors of a local file: safetensors, or a state dict without other objects."""
     place = Path(path)
     if not place.is_file():
         raise InputError(f"weights is {fspath(path)!r}; there is no such file")
-    if place.suffix != ".safetensors":
-        return _unpickled(place)
-    try:
-        return load_bytes(place.read_bytes())
-    except SafetensorError as error:
-        raise CorruptFileError(f"{place} cannot be read as safetensors: {error}") from None
+    if place.suffix == ".safetensors":
+        try:
+            return load_bytes(place.read_bytes())
+        except SafetensorError as error:
+            raise CorruptFileError(f"{place} cannot be read as safetensors: {error}") from None
+    try:  # refuses anything but tensors, so nothing in the file runs
+        state = torch.load(place, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise CorruptFileError(f"{place} cannot be read as weights only: {reason}") from None
+    if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
+        raise CorruptFileError(f"{place} does not hold a state dict (names and tensors)")
+    return dict(state)
 
 
 def weights_version(path: str) -> str:
@@ -100,15 +104,3 @@ def digest_of(module: nn.Module) -> str:
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
         digest.update(values.view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _unpickled(path: Path) -> dict[str, Tensor]:
-    """Return a pickled state dict; anything but tensors is refused, so nothing runs."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise CorruptFileError(f"{path} cannot be read as weights only: {reason}") from None
-    if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
-        raise CorruptFileError(f"{path} does not hold a state dict (names and tensors)")
-    return dict(state)
