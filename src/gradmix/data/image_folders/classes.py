@@ -79,28 +79,33 @@ class _Layout(NamedTuple):
     test: _Folder | None  # the first test folder with subfolders, or else the first that exists
 
 
-def _layout(source: FileSource) -> _Layout:
+def _layout(source: FileSource, test_folders: Sequence[str] = _TEST_FOLDERS) -> _Layout:
     top = _Folder(source, source.names())
     while len(top.folders) == 1 and top.folders != ["train"]:
         inner = top.below(top.folders[0])
         if not inner.holds_classes:
             break
         top = inner
-    tests = [top.below(folder) for folder in _TEST_FOLDERS if folder in top.folders]
+    tests = [top.below(folder) for folder in test_folders if folder in top.folders]
     test = next((part for part in tests if part.folders), tests[0] if tests else None)
     train = top.below("train")
     is_split = "train" in top.folders and any(part.holds_classes for part in (train, *tests))
     return _Layout(top, train if is_split else None, test)
 
 
-def list_images(source: FileSource, *, test_fraction: float = 0.2) -> Listing:
+def list_images(
+    source: FileSource,
+    *,
+    test_fraction: float = 0.2,
+    test_folders: Sequence[str] = _TEST_FOLDERS,
+) -> Listing:
     """Return the training and test images; InputError describes a layout that does not fit."""
-    top, train, test = _layout(source)
+    top, train, test = _layout(source, test_folders)
     if train is None:
         images, skipped = _class_folders(top)
         return _listing(top.where, *_held_out(top, images, test_fraction), skipped)
     if test is None:
-        raise _no_test_folder(top, "hold out test images")
+        raise _no_test_folder(top, test_folders, "hold out test images")
     of_train, skipped = _class_folders(train)
     of_test, more = _class_folders(test)
     unmatched = sorted(set(of_train) ^ set(of_test))
@@ -120,7 +125,7 @@ def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -
     chosen = top if train is None else train
     if part == "test":
         if train is not None and test is None:
-            raise _no_test_folder(top, "measure on the training images")
+            raise _no_test_folder(top, _TEST_FOLDERS, "measure on the training images")
         if test is not None and (train is not None or test.holds_classes):
             chosen = test
     images, skipped = _class_folders(chosen)
@@ -141,9 +146,9 @@ def image_names(source: FileSource) -> list[str]:
     return [entry for entry in source.names() if _is_image(entry)]
 
 
-def _no_test_folder(top: _Folder, purpose: str) -> InputError:
+def _no_test_folder(top: _Folder, test_folders: Sequence[str], purpose: str) -> InputError:
     return InputError(
-        f"{top.where}: has a folder train but none called {' or '.join(_TEST_FOLDERS)}; "
+        f"{top.where}: has a folder train but none called {' or '.join(test_folders)}; "
         f"to {purpose}, give {Path(top.where, 'train')}"
     )
 
