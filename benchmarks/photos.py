@@ -110,8 +110,8 @@ def embedded(path: Path, part: str, classes: list[str], each: int, cache: Path) 
             stored = cache / f"{path.stem}-{part}-{label}-{each}.safetensors"
             if not stored.is_file():
                 with as_folder(archive, {label: files[label][:each]}) as folder:
-                    photos = read_folder(folder, size=backbone.input_size)
-                save_file({"x": embed_photos(backbone, photos.x, CPU).numpy()}, stored)
+                    photos, _ = read_folder(folder, size=backbone.input_size)
+                save_file({"x": embed_photos(backbone, photos, CPU).numpy()}, stored)
             x.append(load_file(stored)["x"])
             y += [label] * len(x[-1])
     return Photos(np.concatenate(x), np.array(y))

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from gradmix.data import load_dataset
-from gradmix.data.imagenet import read_tiny_imagenet
+from gradmix.data.imagenet import read_imagenet, read_tiny_imagenet
 from gradmix.errors import CorruptFileError
 
 WNIDS = ["n02", "n03", "n01"]  # not sorted, as in the official list
@@ -142,3 +142,11 @@ def test_only_the_official_sizes_are_loaded_by_name(cache: Path) -> None:
     unpacked(cache / "tiny-imagenet" / "tiny-imagenet-200", tree())
     with pytest.raises(CorruptFileError, match="should list 200"):
         load_dataset("tiny-imagenet")
+
+
+def test_imagenet_is_tested_on_val_beside_unlabelled_test_images(tmp_path: Path) -> None:
+    names = [f"{part}/{wnid}/0.JPEG" for part in ("train", "val") for wnid in WNIDS]
+    files = {name: jpeg(k) for k, name in enumerate([*names, "test/images/0.JPEG"])}
+    data = read_imagenet(unpacked(tmp_path, files), num_classes=3, size=8)
+    assert data.class_names == ("n01", "n02", "n03")
+    assert [len(part.y) for part in (data.train, data.test)] == [3, 3]

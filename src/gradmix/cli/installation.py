@@ -129,7 +129,7 @@ def list_all(imports: Imports = None) -> None:
         "mixes": ABOUT,
         "networks": {name: (info.summary, info.source) for name, info in MODELS.items()},
         "pretrained backbones, networks for photos": {
-            name: (info.summary, f"extra gradmix[{info.package.extra}]")
+            name: (info.summary, f"extra gradmix[{info.extra}]")
             for name, info in PRETRAINED.items()
         },
         "analyses": {name: (info.summary, info.source) for name, info in ANALYSES.items()},

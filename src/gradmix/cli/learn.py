@@ -98,7 +98,7 @@ def learn(
     if os.path.isdir(model):
         raise FileError(f"{model} is a folder; give a file for the model")
     from gradmix.classifier.report import Observer
-    from gradmix.data.image_folders.read import has_own_test
+    from gradmix.data.image_folders.classes import has_own_test
     from gradmix.data.image_folders.source import is_archive
     from gradmix.training.build import processes_outside
 

@@ -28,7 +28,7 @@ from gradmix.criterion.scores import (
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
 from gradmix.models.heads import BlockLinear
-from gradmix.models.sharded import whole
+from gradmix.models.parallel import whole
 from gradmix.ranks import ALONE, Ranks
 from gradmix.settings import CriterionSettings
 from gradmix.types import LinearHead

@@ -11,19 +11,19 @@ from hashlib import sha256
 
 from gradmix.data.binary import cifar_10, cifar_100, fashion_mnist, mnist, read_idx
 from gradmix.data.datasets import DataSet, digits, from_arrays, from_dataset
+from gradmix.data.domains import split_into_domains
 from gradmix.data.image_folders.read import from_folder
 from gradmix.data.imagenet import imagenet, tiny_imagenet_200
-from gradmix.data.own_tasks import benchmark_from_tasks
 from gradmix.data.stream import StreamedImages
 from gradmix.data.tasks import (
     Benchmark,
-    make_benchmark,
+    benchmark_from_tasks,
     resolve_class_order,
-    split_into_domains,
     split_into_tasks,
 )
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.paths import checked_path
+from gradmix.settings import StreamSettings, task_scenario
 
 __all__ = [
     "DATASETS",
@@ -175,3 +175,19 @@ def check_dataset_name(name: str) -> None:
             raise InputError(f"data set {name!r} lacks a path; write folder:PATH or folder:PATH@32")
     elif name not in DATASETS:
         raise UnknownNameError("data set", name, [*DATASETS, "folder:PATH"])
+
+
+def make_benchmark(data: DataSet, stream: StreamSettings) -> Benchmark:
+    """Return a data set as the stream of tasks that the settings describe.
+
+    Raises:
+        InputError: The settings do not fit the data set.
+    """
+    order, part, seed = stream.class_order, stream.evaluate_on, stream.scenario_seed
+    scenario = task_scenario(stream.scenario)
+    if scenario == "domain-incremental":
+        tasks, shift = stream.domains, stream.domain_shift
+        return split_into_domains(data, tasks, shift, order, evaluate_on=part, seed=seed)
+    sizes = stream.increments[0] if len(stream.increments) == 1 else stream.increments
+    blur = stream.blur if scenario == "blurry" else 0.0
+    return split_into_tasks(data, sizes, order, evaluate_on=part, blur=blur, seed=seed)

@@ -75,7 +75,8 @@ def image_stack(array: npt.NDArray[Any], name: str) -> Tensor:
     """
     if array.dtype.kind in "iub" and array.size and array.min() >= 0 and array.max() <= 255:
         array = array.astype(np.uint8)
-    if array.dtype.kind not in "uf" or array.ndim not in (3, 4) or 0 in array.shape:
+    readable = array.dtype == np.uint8 or array.dtype.kind == "f"
+    if not readable or array.ndim not in (3, 4) or 0 in array.shape:
         raise InputError(
             f"{name} is {array.dtype} of shape {array.shape}; images are bytes, 0 to 255, or "
             "floats from 0 to 1, (N, H, W), (N, C, H, W) or (N, H, W, C), at least one; rows are "
@@ -110,8 +111,6 @@ def _as_bytes(pixels: Tensor, name: str) -> Tensor:
     """Return bytes: unchanged, or from floats that are bytes divided by 255; else InputError."""
     if pixels.dtype == torch.uint8:
         return pixels
-    if not pixels.is_floating_point():
-        raise InputError(f"{name} has values above 255 of {pixels.dtype}; images are torch.uint8")
     if not bool(pixels.isfinite().all()):
         raise InputError(f"{name} contains NaN or infinity; replace these values with pixels")
     scaled = pixels.double() * 255

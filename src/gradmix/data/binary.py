@@ -12,6 +12,7 @@ read by their exact name; nothing is written to disk.
 from __future__ import annotations
 
 import math
+import struct
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -92,10 +93,7 @@ def read_idx(path: str | Path) -> Tensor:
         shape = _read_shape(stream, path)
         expected = math.prod(shape)
         content = bytearray()  # it grows with the bytes that exist, whatever the header says
-        while len(content) <= expected:
-            chunk = stream.read(min(_CHUNK, expected + 1 - len(content)))
-            if not chunk:
-                break
+        while chunk := stream.read(min(_CHUNK, expected + 1 - len(content))):
             content += chunk
     if len(content) != expected:
         found = f"only {len(content)}" if len(content) < expected else "more"
@@ -121,8 +119,7 @@ def _read_shape(stream: BinaryIO, path: Path) -> tuple[int, ...]:
     header = stream.read(4 * dimensions)
     if len(header) < 4 * dimensions:
         raise CorruptFileError(f"{path}: ends within the IDX header of {dimensions} dimensions")
-    starts = range(0, len(header), 4)
-    return tuple(int.from_bytes(header[start : start + 4], "big") for start in starts)
+    return struct.unpack(f">{dimensions}I", header)
 
 
 # --- CIFAR --------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def imagenet() -> DataSet:
 def read_imagenet(folder: Path, *, num_classes: int, size: int = 224) -> DataSet:
     """Return a folder with ImageNet's layout; InputError unless it has `num_classes` classes."""
     source = FileSource(folder)
-    listing = list_images(source, test_folders=("val",))
+    listing = list_images(source, test_folders=("val",))  # test may hold unlabelled images
     if len(listing.classes) != num_classes:
         raise InputError(
             f"{folder}: has {len(listing.classes)} classes, but ImageNet has {num_classes}; "

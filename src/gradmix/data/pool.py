@@ -109,10 +109,10 @@ class Pool:
         """
         if not self._transforms:
             return self.inputs(index[rows])
-        if isinstance(self._stored, Tensor):
-            x = self._stored.index_select(0, index)
-        else:  # the other rows are read by other processes
-            x = self._stored.select_rows(index, rows)
+        x = self._stored.index_select(0, index[rows])
+        if not (isinstance(rows, slice) and len(x) == len(index)):  # others have the other rows
+            own, x = x, x.new_zeros((len(index), *x.shape[1:]))
+            x[rows] = own
         for transform in self._transforms:
             x = transform(x, generator=self._generator)
         return self.normalise(x[rows])
@@ -151,15 +151,6 @@ class _Streamed:
         x = new.new_empty((len(index), *new.shape[1:]))
         x[is_new] = new
         x[~is_new] = self._memory[index[~is_new] - len(self._new)]
-        return x
-
-    def select_rows(self, index: Tensor, rows: Rows) -> Tensor:
-        """Return as many samples as `index` has; those beyond `rows` may be blank."""
-        read = self.index_select(0, index[rows])
-        if isinstance(rows, slice) and len(read) == len(index):
-            return read
-        x = read.new_zeros((len(index), *read.shape[1:]))
-        x[rows] = read
         return x
 
     def _read(self, index: Tensor) -> Tensor:

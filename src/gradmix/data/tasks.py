@@ -19,12 +19,10 @@ import torch
 from torch import Tensor
 
 from gradmix._setting_types import is_whole
-from gradmix.data import domains
-from gradmix.data.arrays import as_array
-from gradmix.data.datasets import DataSet
+from gradmix.data.arrays import MOST_CLASSES, as_array
+from gradmix.data.datasets import DataSet, check_alike, check_samples, complete_statistics
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.randomness import RandomStreams
-from gradmix.settings import StreamSettings, task_scenario
 from gradmix.types import Samples, Task
 
 
@@ -48,22 +46,6 @@ class Benchmark:
     def num_classes(self) -> int:
         """Number of classes in all tasks."""
         return len(self.class_order)
-
-
-def make_benchmark(data: DataSet, stream: StreamSettings) -> Benchmark:
-    """Return a data set as the stream of tasks that the settings describe.
-
-    Raises:
-        InputError: The settings do not fit the data set.
-    """
-    order, part, seed = stream.class_order, stream.evaluate_on, stream.scenario_seed
-    scenario = task_scenario(stream.scenario)
-    if scenario == "domain-incremental":
-        tasks, shift = stream.domains, stream.domain_shift
-        return split_into_domains(data, tasks, shift, order, evaluate_on=part, seed=seed)
-    sizes = stream.increments[0] if len(stream.increments) == 1 else stream.increments
-    blur = stream.blur if scenario == "blurry" else 0.0
-    return split_into_tasks(data, sizes, order, evaluate_on=part, blur=blur, seed=seed)
 
 
 def split_into_tasks(
@@ -104,7 +86,7 @@ def split_into_tasks(
     if not 0 <= blur < 1:
         raise InputError(f"blur is {blur!r}; it must be a share from 0 to below 1")
     sizes = torch.tensor(_task_sizes(increments, len(data.class_names)))
-    order, train, test = _in_order(data, class_order, evaluate_on)
+    order, train, test = in_order(data, class_order, evaluate_on)
     task_of_class = torch.arange(len(sizes)).repeat_interleave(sizes)
     arrives, tested = task_of_class[train.y], task_of_class[test.y]  # task of each sample, (N,)
     if blur:
@@ -123,57 +105,18 @@ def split_into_tasks(
                 "needs test samples, or validation samples with evaluate_on='validation'"
             )
         tasks.append(Task(task + 1, tuple(new.y.unique().tolist()), new, held))
-    return _benchmark(data, order, tasks, "blurry" if blur else "class-incremental")
+    return as_benchmark(data, order, tasks, "blurry" if blur else "class-incremental")
 
 
-def split_into_domains(
-    data: DataSet,
-    tasks: int,
-    shift: Literal["samples", "permuted", "rotated"] = "samples",
-    class_order: str | Sequence[int] = "natural",
-    *,
-    evaluate_on: Literal["test", "validation"] = "test",
-    seed: int = 0,
-) -> Benchmark:
-    """Return a data set as tasks that all have the same classes, with other data.
-
-    Args:
-        data: The data set.
-        tasks: Number of tasks.
-        shift: "samples" gives every task an equal share of the training and of the test samples of
-            each class, drawn at random. "permuted" and "rotated" give every task all images, with
-            permuted pixels (the same places in all channels) or turned by an angle.
-        class_order: The order in which classes are numbered; see `resolve_class_order`.
-        evaluate_on: "validation" evaluates on the samples that `DataSet.hold_out` set aside.
-        seed: Seed of shares, permutations and angles.
-
-    Raises:
-        InputError: A class has fewer samples than there are tasks, or the samples are not images in
-            memory and `shift` needs them.
-
-    Example:
-        >>> from gradmix.data import digits
-        >>> benchmark = split_into_domains(digits(), 3, "permuted")
-        >>> len(benchmark.tasks), benchmark.tasks[2].classes == tuple(range(10))
-        (3, True)
-    """
-    if not is_whole(tasks) or tasks < 2:
-        raise InputError(f"tasks is {tasks!r}; it must be an integer of 2 or more")
-    order, train, test = _in_order(data, class_order, evaluate_on)
-    parts = domains.make(train, test, tasks, shift, RandomStreams(seed).device(f"domains {shift}"))
-    classes = tuple(range(len(order)))
-    made = [Task(number, classes, *part) for number, part in enumerate(parts, start=1)]
-    return _benchmark(data, order, made, "domain-incremental")
-
-
-def _benchmark(
+def as_benchmark(
     data: DataSet, order: tuple[int, ...], tasks: list[Task], scenario: str
 ) -> Benchmark:
+    """Return tasks of a data set as a benchmark."""
     names = tuple(data.class_names[label] for label in order)
     return Benchmark(data.name, tuple(tasks), names, order, data.mean, data.std, scenario)
 
 
-def _in_order(
+def in_order(
     data: DataSet, class_order: str | Sequence[int], evaluate_on: str
 ) -> tuple[tuple[int, ...], Samples, Samples]:
     """Return the class order, and training and evaluation samples with labels in this order."""
@@ -209,6 +152,78 @@ def _blurred(arrives: Tensor, labels: Tensor, tasks: int, share: float, seed: in
         start = label % len(others)  # classes with few samples begin with different tasks
         arrives[moved] = others[(torch.arange(count) + start) % len(others)]
     return arrives
+
+
+def benchmark_from_tasks(
+    name: str,
+    tasks: Sequence[tuple[Samples, Samples]],
+    class_names: Sequence[str] | None = None,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    scenario: Literal["class-incremental", "domain-incremental", "blurry"] = "class-incremental",
+) -> Benchmark:
+    """Return a benchmark from (train, test) samples of each task.
+
+    Args:
+        name: Name of the benchmark.
+        tasks: A pair of Samples per task. Labels follow the arrival of classes: the first task
+            has classes 0 to k-1, the second starts at k.
+        class_names: One name per class. Default: "0", "1", ….
+        mean: Per channel or column. Default: computed from all training samples.
+        std: The standard deviation, like `mean`.
+        scenario: Except in "class-incremental", tasks may have classes of earlier tasks.
+
+    Raises:
+        InputError: Samples or labels do not have this form.
+    """
+    if not isinstance(tasks, (list, tuple)) or not tasks:
+        raise InputError(f"tasks is {tasks!r}; it must be a list with at least one task")
+    made: list[Task] = []
+    num_classes = 0
+    for number, task in enumerate(tasks, start=1):
+        try:
+            train, test = (Samples(*part) for part in task)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"tasks[{number - 1}] must be a pair of Samples(x, y): training and test samples"
+            ) from None
+        made.append(_own_task(number, train, test, num_classes, scenario != "class-incremental"))
+        num_classes = max(num_classes, made[-1].classes[-1] + 1)
+    for task in made:
+        for x in (task.train.x, task.test.x):
+            check_alike(f"tasks[{task.number - 1}]", x, "tasks[0]", made[0].train.x)
+    names = tuple(map(str, range(num_classes)) if class_names is None else class_names)
+    if len(names) != num_classes:
+        raise InputError(f"class_names has {len(names)} names; the tasks hold {num_classes}")
+    statistics = complete_statistics(mean, std, *(task.train.x for task in made))
+    return Benchmark(name, tuple(made), names, tuple(range(num_classes)), *statistics, scenario)
+
+
+def _own_task(number: int, train: Samples, test: Samples, seen: int, shared: bool) -> Task:
+    """Return a checked task of a caller; `seen` classes arrived before and may be `shared`."""
+    where = f"tasks[{number - 1}]"
+    for part, samples in (("train", train), ("test", test)):
+        check_samples(samples, MOST_CLASSES, f"{where} {part}.x", f"{where} {part}.y")
+        if len(samples.y) == 0:
+            raise InputError(f"{where} has no {part} samples; a task must not be empty")
+    classes = tuple(sorted(set(train.y.tolist())))
+    repeated = [label for label in classes if label < seen]
+    if repeated and not shared:
+        raise InputError(
+            f"{where} holds {repeated} of an earlier task: a class in two tasks; give another "
+            "scenario, such as 'domain-incremental'"
+        )
+    new = [label for label in classes if label >= seen]
+    if new != list(range(seen, seen + len(new))):
+        raise InputError(
+            f"{where} holds classes {new}; numbered by arrival they must be "
+            f"{list(range(seen, seen + len(new)))}"
+        )
+    strangers = sorted(set(test.y.tolist()) - set(classes))
+    if strangers:
+        raise InputError(f"{where} tests on {strangers}, which are not among its {list(classes)}")
+    return Task(number, classes, *(Samples(x, y.long()) for x, y in (train, test)))
 
 
 # --- the order of the classes, and their number in each task --------------------------------------

@@ -12,7 +12,7 @@ from gradmix.closed_form import Ridge, every_tenth, fit_temperature
 from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Pool
 from gradmix.memory.replay import first_of_each_class
-from gradmix.models.sharded import split_like
+from gradmix.models.parallel import split_like
 from gradmix.ranks import ALONE, Ranks
 
 

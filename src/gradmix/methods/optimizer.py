@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradmix.errors import InputError, UnknownNameError
-from gradmix.models.sharded import split_like
+from gradmix.models.parallel import split_like
 from gradmix.settings import TrainingSettings
 
 Groups = list[dict[str, Any]]  # parameters, and `lr_scale` where their learning rate differs

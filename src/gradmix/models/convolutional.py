@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.network import Mix, Network, Part, check_sizes
+from gradmix.models.network import Mix, OwnNetwork, Part, check_sizes
 
 TORCHVISION_NAMES = {
     "conv1.": "shared.stem.0.",
@@ -68,7 +68,7 @@ class BasicBlock(nn.Module):
         return F.relu(h, inplace=True)
 
 
-class PooledNetwork(Network):
+class PooledNetwork(OwnNetwork):
     """A network that ends with average pooling over the positions of a feature map, and a head.
 
     Args:
@@ -77,9 +77,6 @@ class PooledNetwork(Network):
         width: Channels of the last stage.
         outputs: Classes.
     """
-
-    draws_randomly = False
-    initialises_all = True
 
     def __init__(
         self, stages: Mapping[str, nn.Module], mix_after: Sequence[int], width: int, outputs: int

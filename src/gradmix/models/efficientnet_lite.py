@@ -9,11 +9,6 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-EMBEDDING_SIZE = 1280
-BATCH_NORM_EPSILON = 1e-3  # TensorFlow's; PyTorch's default is 1e-5
-BATCH_NORM_MOMENTUM = 0.01
-
-
 STAGES = (  # blocks, kernel, stride of the first block, expansion, channels
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -62,7 +57,7 @@ class ConvNorm(nn.Sequential):
     ) -> None:
         super().__init__(
             SameConv2d(inputs, outputs, kernel, stride, groups=groups, bias=False),
-            nn.BatchNorm2d(outputs, eps=BATCH_NORM_EPSILON, momentum=BATCH_NORM_MOMENTUM),
+            nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01),  # as TensorFlow
         )
         if activation:
             self.append(nn.ReLU6(inplace=True))
@@ -98,7 +93,7 @@ class EfficientNetLite0(nn.Sequential):
     torch.Size([2, 1280])
     """
 
-    embedding_size = EMBEDDING_SIZE
+    embedding_size = 1280
 
     def __init__(self) -> None:
         inputs = 32
@@ -109,5 +104,5 @@ class EfficientNetLite0(nn.Sequential):
                 row.append(InvertedResidual(channels, channels, kernel, 1, expansion))
             rows.append(row)
             inputs = channels
-        rows.append(ConvNorm(inputs, EMBEDDING_SIZE))
+        rows.append(ConvNorm(inputs, self.embedding_size))
         super().__init__(*rows, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))

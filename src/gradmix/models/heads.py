@@ -7,6 +7,7 @@ parameter change its shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -47,14 +48,11 @@ def widen_head(
 def drop_output(head: nn.Linear, label: int) -> nn.Linear:
     """Return a head without the output `label`; the other outputs keep their weights exactly."""
     kept = [row for row in range(head.out_features) if row != label]
-    bias, kind = head.bias is not None, {"device": head.weight.device, "dtype": head.weight.dtype}
-    shorter: nn.Linear = nn.utils.skip_init(nn.Linear, head.in_features, len(kept), bias, **kind)
-    with torch.no_grad():
-        shorter.weight.copy_(head.weight[kept])
-        if bias:
-            shorter.bias.copy_(head.bias[kept])
-    shorter.requires_grad_(head.weight.requires_grad)
-    return shorter.train(head.training)
+    shorter = deepcopy(head)
+    shorter.out_features = len(kept)
+    for name, rows in head.named_parameters():  # the weight, and the bias if there is one
+        setattr(shorter, name, nn.Parameter(rows.detach()[kept], rows.requires_grad))
+    return shorter
 
 
 @torch.no_grad()

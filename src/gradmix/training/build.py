@@ -22,8 +22,7 @@ from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer
 from gradmix.models import memory_format
 from gradmix.models.finetune import FineTuned
-from gradmix.models.sharded import shard
-from gradmix.models.sync_batch_norm import synchronise_batch_norms
+from gradmix.models.parallel import shard, synchronise_batch_norms
 from gradmix.randomness import RandomStreams
 from gradmix.ranks import ALONE, Ranks
 from gradmix.settings import CriterionSettings, MemorySettings, TrainingSettings

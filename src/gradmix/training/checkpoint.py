@@ -22,7 +22,7 @@ from gradmix.errors import FileError, GradMixError, InputError
 from gradmix.files import read_manifest, read_state_file, write_state_file
 from gradmix.files.atomic_write import remove_leftovers
 from gradmix.files.schema import validate
-from gradmix.models.sharded import whole_state
+from gradmix.models.parallel import whole_state
 from gradmix.training.events import Event, Seconds, TaskDone
 from gradmix.training.loop import Training
 from gradmix.training.state_schema import CheckpointState

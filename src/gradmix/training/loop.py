@@ -30,7 +30,7 @@ from gradmix.data import Benchmark
 from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
-from gradmix.models.sync_batch_norm import BATCH_NORMS
+from gradmix.models.parallel import BATCH_NORMS
 from gradmix.training.checks import (
     check_batches,
     check_ranks,

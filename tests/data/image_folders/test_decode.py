@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from gradmix.data.image_folders.classes import has_own_test
 from gradmix.data.image_folders.decode import ImageFiles, is_image_name, read_headers
 from gradmix.data.image_folders.given import read_photos
-from gradmix.data.image_folders.read import has_own_test, read_folder
+from gradmix.data.image_folders.read import read_folder
 from gradmix.data.image_folders.source import FileSource
 from gradmix.errors import CorruptFileError, DataNotFoundError, GradMixError, InputError
 
@@ -56,9 +57,9 @@ def test_formats_without_loss(tmp_path: Path, extension: str, kind: str, in_zip:
         path = tmp_path
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / f"0{extension.upper()}").write_bytes(content)
-    photos = read_folder(path, shape=(3, 8, 8))
-    assert photos.skipped == ()
-    assert (photos.x[0].numpy() == SHADES).all()
+    x, listing = read_folder(path, shape=(3, 8, 8))
+    assert listing.skipped == ()
+    assert (x[0].numpy() == SHADES).all()
 
 
 @pytest.mark.parametrize("extension", [".jpg", ".jfif", ".mpo", ".avif"])
@@ -139,7 +140,9 @@ def test_pixels_of_uncommon_images(tmp_path: Path, case: Any) -> None:
         return
     expected = np.asarray(expected)
     files = ImageFiles(FileSource(tmp_path), ["0.img"], expected.shape)
-    assert (files.decode_all()[0][0].numpy() == expected).all()
+    pixels = np.zeros((1, *files.shape), np.uint8)
+    assert files.decode_all(pixels) == {}
+    assert (pixels[0] == expected).all()
     headers, unreadable = read_headers(FileSource(tmp_path), ["0.img"])
     assert unreadable == {}
     assert (headers[0].height, headers[0].width) == expected.shape[1:]
@@ -160,7 +163,7 @@ def test_tiff_is_turned_upright(tmp_path: Path, orientation: int) -> None:
     (tmp_path / "a").mkdir()
     Image.new("RGB", (6, 4)).save(tmp_path / "a" / "0.tif", exif=exif)
     height, width = (6, 4) if orientation > 4 else (4, 6)
-    assert read_folder(tmp_path).x.shape == (1, 3, height, width)
+    assert read_folder(tmp_path)[0].shape == (1, 3, height, width)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "broken link", "folder", "device"])
@@ -178,12 +181,12 @@ def test_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
     with pytest.raises(GradMixError, match=r"1\.jpg(: no such file| has no image files)"):
         decode(odd)
     if kind == "folder":
-        assert len(read_folder(tmp_path).labels) == 1
+        assert len(read_folder(tmp_path)[1].labels) == 1
         return
     with pytest.raises(CorruptFileError, match=r"1\.jpg: not a file .* \(at least 1 of 2 images"):
         read_folder(tmp_path)
     said: list[str] = []
-    assert len(read_folder(tmp_path, skip=said.append).labels) == 1
+    assert len(read_folder(tmp_path, skip=said.append)[1].labels) == 1
     assert "skipped 1 of 2 images that cannot be read" in said[0]
 
 
@@ -249,7 +252,7 @@ def test_bombs(
     path = packed(tmp_path / "f.zip", content) if in_zip else tmp_path
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 110)
     if size == (11, 10):
-        assert len(read_folder(path).labels) == 1
+        assert len(read_folder(path)[1].labels) == 1
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 109)
     for options in ({}, {"size": 4}, {"shape": (1, 4, 4)}):
         with pytest.raises(CorruptFileError, match=r"a/0\.jpg: .*pixels"):
@@ -307,5 +310,5 @@ def test_damaged_files_raise_only_our_error(
     path = tmp_path_factory.mktemp("damaged") / "0.img"
     path.write_bytes(content[: int(keep * len(content)) + 1])
     files = ImageFiles(FileSource(path.parent), [path.name], (3, 8, 8), "bilinear")
-    _, unreadable = files.decode_all()
+    unreadable = files.decode_all()
     assert all(str(path) in message for message in unreadable.values())

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gradmix.data.image_folders.classes import has_own_test
 from gradmix.data.image_folders.given import read_photos
-from gradmix.data.image_folders.read import has_own_test, read_folder
+from gradmix.data.image_folders.read import read_folder
 from gradmix.errors import CorruptFileError, DataNotFoundError, InputError
 
 
@@ -21,9 +22,9 @@ def write(folder, name, sizes, mode="RGB"):
 def test_one_size_is_kept(tmp_path):
     write(tmp_path, "b", [(20, 10)] * 2)
     write(tmp_path, "a", [(20, 10)])
-    x, labels, classes, _ = read_folder(tmp_path)
+    x, listing = read_folder(tmp_path)
     assert x.shape == (3, 3, 10, 20)
-    assert (labels, classes) == ([0, 1, 1], ("a", "b"))
+    assert (listing.labels, listing.classes) == ([0, 1, 1], ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,9 @@ def test_others_are_resized(tmp_path, sizes, given, shape):
 def test_grey_stays_grey_and_train_is_what_is_read(tmp_path):
     write(tmp_path / "train", "a", [(9, 9)], "L")
     write(tmp_path / "test", "a", [(9, 9)] * 5, "L")
-    x, labels, _, _ = read_folder(tmp_path)
+    x, listing = read_folder(tmp_path)
     assert x.shape == (1, 1, 9, 9)
-    assert labels == [0]
+    assert listing.labels == [0]
 
 
 def test_the_part_to_test_on(tmp_path):
@@ -53,7 +54,7 @@ def test_the_part_to_test_on(tmp_path):
     assert not has_own_test(tmp_path)
     write(tmp_path / "val", "a", [(9, 9)] * 5)
     assert has_own_test(tmp_path)
-    assert read_folder(tmp_path, part="test")[1] == [0] * 5
+    assert read_folder(tmp_path, part="test")[1].labels == [0] * 5
 
 
 @pytest.mark.parametrize("names", [("bus", "train", "test"), ("train", "test"), ("cat", "test/a")])
@@ -110,7 +111,7 @@ def test_the_first_five_unreadable_photos_are_named(tmp_path):
 def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
     write(tmp_path, "a", [(9, 9)] * 3)
     write(tmp_path, "b", [(9, 9)] * 2)
-    whole, labels, *_ = read_folder(tmp_path, **given)
+    whole, before = read_folder(tmp_path, **given)
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
     damage(tmp_path / "b" / "0.png")
     count = "2" if "shape" in given else "at least 1"  # else only headers are read by then
@@ -120,10 +121,10 @@ def test_what_cannot_be_read_is_left_out_if_that_is_wanted(tmp_path, given):
     ):
         read_folder(tmp_path, **given)
     said = []
-    x, kept, classes, _ = read_folder(tmp_path, **given, skip=said.append)
+    x, listing = read_folder(tmp_path, **given, skip=said.append)
     assert (x == whole[[0, 2, 4]]).all()
-    assert kept == [labels[row] for row in (0, 2, 4)] == [0, 0, 1]
-    assert classes == ("a", "b")
+    assert listing.labels == [before.labels[row] for row in (0, 2, 4)] == [0, 0, 1]
+    assert listing.classes == ("a", "b")
     (text,) = said
     first, *reasons = text.splitlines()
     assert first == "skipped 2 of 5 images that cannot be read:"
@@ -177,11 +178,11 @@ def test_links_that_lead_back_and_pipes(tmp_path):
     for name in ("one", "two"):
         (tmp_path / "photos" / "a" / name).symlink_to(tmp_path / "photos", True)
     (tmp_path / "elsewhere").symlink_to(tmp_path / "photos", True)
-    assert len(read_folder(tmp_path / "elsewhere")[1]) == 1
+    assert len(read_folder(tmp_path / "elsewhere")[1].labels) == 1
     write(tmp_path, "other", [(9, 9)])
     (tmp_path / "photos" / "b").symlink_to(tmp_path / "other", True)
     (tmp_path / "other" / "back").symlink_to(tmp_path / "photos", True)
-    assert read_folder(tmp_path / "photos")[1] == [0, 1]
+    assert read_folder(tmp_path / "photos")[1].labels == [0, 1]
     os.mkfifo(tmp_path / "photos" / "a" / "1.png")
     with pytest.raises(CorruptFileError, match="not a file"):
         read_folder(tmp_path / "photos")

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from gradmix.data import from_folder
-from gradmix.data.image_folders.classes import find_classes, has_test_classes
+from gradmix.data.image_folders.classes import find_classes, has_own_test
 from gradmix.data.image_folders.read import read_folder
 from gradmix.data.image_folders.source import _OPEN_SHARDS, FileSource, is_archive
 from gradmix.data.stream import StreamedImages
@@ -51,11 +51,11 @@ def test_folders_in_shards_are_classes(tmp_path: Path) -> None:
     assert source.names() == ["cat/", "cat/1.png", "cat/2.png", "dog/", "dog/1.png"]
     assert source.read("dog/1.png") == png(3)
     assert source.read("cat/2.png") == png(2)
-    photos = read_folder(tmp_path / "s")
-    assert isinstance(photos.x, StreamedImages)
-    assert photos.classes == ("cat", "dog")
-    assert photos.labels == [0, 0, 1]
-    assert [int(image[0, 0, 0]) for image in next(photos.x.split(3))] == [1, 2, 3]
+    x, listing = read_folder(tmp_path / "s")
+    assert isinstance(x, StreamedImages)
+    assert listing.classes == ("cat", "dog")
+    assert listing.labels == [0, 0, 1]
+    assert [int(image[0, 0, 0]) for image in next(x.split(3))] == [1, 2, 3]
 
 
 def test_webdataset_samples_have_the_class_of_their_label(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_parts_in_folders_and_in_names_are_the_same(tmp_path: Path) -> None:
     whole = {f"train/{k}": v for k, v in train.items()} | {f"test/{k}": v for k, v in test.items()}
     write_tar(joint / "0.tar", whole)
     for path in (apart, joint, joint / "0.tar"):
-        assert has_test_classes(FileSource(path))
+        assert has_own_test(path)
         data = from_folder(path)
         assert data.class_names == ("cat", "dog")
         assert [len(part.x) for part in (data.train, data.test)] == [2, 2]

@@ -15,6 +15,7 @@ A file counts as an image if it has the extension of one; see `is_image_name`.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +23,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from gradmix.data.image_folders.decode import is_image_name
-from gradmix.data.image_folders.source import FileSource
+from gradmix.data.image_folders.source import FileSource, is_archive
 from gradmix.errors import InputError
+from gradmix.paths import checked_path
 
 _TEST_FOLDERS = ("test", "val")
 
@@ -130,9 +132,12 @@ def find_classes(source: FileSource, part: Literal["train", "test"] = "train") -
     return _listing(top.where, images, dict.fromkeys(images, ()), skipped)
 
 
-def has_test_classes(source: FileSource) -> bool:
-    """Return whether there are folders of training classes and folders of test classes."""
-    _, train, test = _layout(source)
+def has_own_test(path: str | os.PathLike[str]) -> bool:
+    """Return whether a folder or archive has test classes beside the training classes."""
+    found = checked_path(path)
+    if not os.path.isdir(found) and not (os.path.isfile(found) and is_archive(found)):
+        return False
+    _, train, test = _layout(FileSource(found))
     return train is not None and test is not None and bool(test.folders)
 
 
@@ -185,18 +190,18 @@ def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]
             f"{Path(top.where, empty[0])}: the class folder is empty; add image files such as "
             ".jpg, .png or .tif"
         )
-    skipped = []
-    if empty:
-        folders = "1 folder" if len(empty) == 1 else f"{len(empty)} folders"
-        skipped.append(f"{top.where}: skipped {folders} without images: {', '.join(empty)}")
-    if others:
-        kinds = ", ".join(f"{n} {end or 'without any'}" for end, n in Counter(others).most_common())
-        files = "1 file" if len(others) == 1 else f"{len(others)} files"
-        skipped.append(f"{top.where}: skipped {files} without an image extension: {kinds}")
-    if loose:
-        files = "1 image" if loose == 1 else f"{loose} images"
-        skipped.append(f"{top.where}: skipped {files} outside the class folders")
-    return {folder: names for folder, names in images.items() if names}, tuple(skipped)
+    kinds = ", ".join(f"{n} {end or 'without any'}" for end, n in Counter(others).most_common())
+    reasons = (
+        (len(empty), "folder", f"without images: {', '.join(empty)}"),
+        (len(others), "file", f"without an image extension: {kinds}"),
+        (loose, "image", "outside the class folders"),
+    )
+    skipped = tuple(
+        f"{top.where}: skipped {count} {noun}{'s' if count > 1 else ''} {why}"
+        for count, noun, why in reasons
+        if count
+    )
+    return {folder: names for folder, names in images.items() if names}, skipped
 
 
 def _held_out(top: _Folder, images: _Images, fraction: float) -> tuple[_Images, _Images]:

@@ -24,8 +24,6 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from gradmix.data.stream import map_ahead
 from gradmix.errors import CorruptFileError, InputError
@@ -95,20 +93,16 @@ class ImageFiles:
         with _open_image(self.source, self.names[row]) as image:
             channels_first(self._shaped(image), into)
 
-    def decode_all(self) -> tuple[Tensor, dict[int, str]]:
-        """Return the pixels of all files, zeros for unreadable ones, and why files are unreadable.
+    def decode_all(self, pixels: npt.NDArray[np.uint8] | None = None) -> dict[int, str]:
+        """Decode all files, into `pixels` (N, C, H, W) if given.
 
-        The reasons name the files and are in a dictionary by row.
+        Returns:
+            Why files are unreadable, by row. The reasons name the files.
         """
-        pixels = torch.zeros((len(self), *self.shape), dtype=torch.uint8)
-        array = pixels.numpy()
-        return pixels, _attempt_all(lambda row: self.decode(row, array[row]), len(self))[1]
-
-    def check_all(self) -> dict[int, str]:
-        """Decode all files, keep no pixels, and return why files are unreadable, by row."""
 
         def decode(row: int) -> None:
-            self.decode(row, np.empty(self.shape, dtype=np.uint8))
+            into = np.empty(self.shape, dtype=np.uint8) if pixels is None else pixels[row]
+            self.decode(row, into)
 
         return _attempt_all(decode, len(self))[1]
 
@@ -154,11 +148,9 @@ def _formats_to_try(extension: str) -> tuple[str, ...]:
     from PIL import Image
 
     own = Image.registered_extensions().get(extension)
-    kinds = [kind for kind in Image.OPEN if kind not in _NOT_PHOTOS and kind != own]
-    signed = [kind for kind in kinds if Image.OPEN[kind][1] is not None]
-    if own not in Image.OPEN or own in _NOT_PHOTOS:
-        return tuple(signed)
-    return (own, *signed) if Image.OPEN[own][1] is not None else (*signed, own)
+    signed = {kind: check is not None for kind, (_, check) in Image.OPEN.items()}
+    tried = [kind for kind in signed if kind not in _NOT_PHOTOS and (signed[kind] or kind == own)]
+    return tuple(sorted(tried, key=lambda kind: (not signed[kind], kind != own)))
 
 
 def read_headers(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradmix._setting_types import is_whole
 from gradmix.data.datasets import DataSet, complete_statistics
-from gradmix.data.image_folders.classes import Listing, find_classes, has_test_classes, list_images
+from gradmix.data.image_folders.classes import Listing, find_classes, list_images
 from gradmix.data.image_folders.decode import (
     RESAMPLING,
     Header,
@@ -22,10 +22,10 @@ from gradmix.data.image_folders.decode import (
     PhotoSource,
     read_headers,
 )
-from gradmix.data.image_folders.source import FileSource, is_archive
+from gradmix.data.image_folders.source import FileSource
 from gradmix.data.stream import StreamedImages
 from gradmix.errors import CorruptFileError, DataWarning, InputError, UnknownNameError
-from gradmix.paths import checked_path, existing_path
+from gradmix.paths import existing_path
 from gradmix.types import Samples
 
 IN_MEMORY = 8 << 30  # bytes of pixels that are held in memory
@@ -42,15 +42,6 @@ class Form(NamedTuple):
 
 
 _ChooseForm = Callable[[Mapping[int, Header]], Form]  # from the headers of readable images, by row
-
-
-class LabelledPhotos(NamedTuple):
-    """The photos of a folder."""
-
-    x: Tensor  # uint8 (N, C, H, W); `StreamedImages` take its place
-    labels: list[int]  # of each photo, an index into `classes`
-    classes: tuple[str, ...]  # sorted
-    skipped: tuple[str, ...] = ()  # a sentence for each reason why other files are not used
 
 
 def load_images(
@@ -92,9 +83,10 @@ def load_images(
     files = ImageFiles(source, names, *form)
     x = cast(Tensor, StreamedImages(files))  # it offers what callers need of a tensor
     if stream or (stream is None and x.shape.numel() > IN_MEMORY):
-        unreadable = files.check_all() if skip else {}
+        unreadable = files.decode_all() if skip else {}
     else:
-        x, unreadable = files.decode_all()
+        x = torch.zeros(x.shape, dtype=torch.uint8)
+        unreadable = files.decode_all(x.numpy())
     refuse(unreadable)
     if unreadable:
         x = x[torch.tensor([row for row in range(len(names)) if row not in unreadable])]
@@ -110,7 +102,7 @@ def read_folder(
     skip: Callable[[str], object] | None = None,
     part: Literal["train", "test"] = "train",
     stream: bool = False,
-) -> LabelledPhotos:
+) -> tuple[Tensor, Listing]:
     """Return all photos of a folder, zip file or shards with a folder for each class.
 
     Photos are grey if all are grey, and RGB otherwise.
@@ -127,7 +119,7 @@ def read_folder(
             and if they do not fit into `IN_MEMORY`.
 
     Returns:
-        The photos, and in `skipped` the files that are not photos or not in a class folder.
+        The photos, uint8 (N, C, H, W) or `StreamedImages`, and their listing.
 
     Raises:
         DataNotFoundError: There is no such folder.
@@ -145,24 +137,16 @@ def read_folder(
         hint=HINT,
     )
     if unreadable and skip is not None:
-        count = f"{len(unreadable)} of {len(listing.names)}"
-        skip(f"skipped {count} images that cannot be read{_some(unreadable)}")
-    listing = listing.without(unreadable)
-    return LabelledPhotos(x, listing.labels, listing.classes, listing.skipped)
+        skip(_skipped(unreadable, len(listing.names)))
+    return x, listing.without(unreadable)
 
 
-def _some(unreadable: Mapping[int, str]) -> str:
-    """Return the first reasons, each on a line, and the number of others."""
+def _skipped(unreadable: Mapping[int, str], total: int) -> str:
+    """Return how many images are skipped, the first reasons, and the number of others."""
     reasons = list(unreadable.values())
     more = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
-    return ":\n  " + "\n  ".join([*reasons[:_NAMED], *more])
-
-
-def has_own_test(path: str | os.PathLike[str]) -> bool:
-    """Return whether a folder or archive has test classes beside the training classes."""
-    found = checked_path(path)
-    readable = os.path.isdir(found) or (os.path.isfile(found) and is_archive(found))
-    return readable and has_test_classes(FileSource(found))
+    head = f"skipped {len(reasons)} of {total} images that cannot be read:"
+    return "\n  ".join([head, *reasons[:_NAMED], *more])
 
 
 def channels_of(headers: Mapping[int, Header]) -> int:
@@ -292,8 +276,8 @@ def from_folder(
     whole_path = source.path.resolve()
     own_name = whole_path.name if whole_path.is_dir() else whole_path.stem
     data = make_data_set(name or own_name, listing, x, mean, std)
-    many = f"{source.path}: skipped {len(unreadable)} unreadable images"
-    warned = [f"{many}{_some(unreadable)}"] if unreadable else []
+    total = len(listing.names) + len(unreadable)
+    warned = [f"{source.path}: {_skipped(unreadable, total)}"] if unreadable else []
     for text in (*warned, *listing.skipped):
         warnings.warn(text, DataWarning, stacklevel=2)
     return replace(data, skipped=(*unreadable.values(), *listing.skipped))

@@ -236,12 +236,7 @@ class _OpenShard:
         if sys.platform == "win32":  # it has no pread, and an open file could not be deleted
             with open(self._path, "rb") as file:
                 return _read_at(file, offset, size)
-        content = os.pread(self._descriptor, size, offset)
-        while len(content) < size and (
-            more := os.pread(self._descriptor, size - len(content), offset + len(content))
-        ):
-            content += more  # the system may return less than a whole large file
-        return content
+        return os.pread(self._descriptor, size, offset)
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
