@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
@@ -33,7 +32,7 @@ from gradmix.classifier.inputs import (
 )
 from gradmix.classifier.report import Observer, Say
 from gradmix.classifier.setup import choose_backbone, is_fine_tuned, photo_layout
-from gradmix.classifier.state import Learned, Pictures, bytes_of, digest
+from gradmix.classifier.state import Learned, Pictures, bytes_of, digest, picture_of
 from gradmix.data.image_folders.given import read_photos
 from gradmix.data.image_folders.read import HINT
 from gradmix.errors import CorruptFileError, FileError, InputError
@@ -68,18 +67,13 @@ class CallData:
 
     x: Tensor  # uint8 images (N, C, H, W), float32 rows (N, d) or embeddings (N, d)
     y: Array  # labels (N,)
-    given: Layout  # the form of the samples that the caller gave
+    layout: Layout  # the form of x
     announced: Array | None = None  # from `classes=`
     evaluation: tuple[Tensor, Array] | None = None  # from `eval_set=`
     skipped: tuple[str, ...] = ()  # why files of a folder are not used
     backbone: Backbone | None = None  # that computed x, if there is one
     photos: Tensor | None = None  # what it was computed from, uint8 (N, C, H, W)
     weights: Array | None = None  # of the samples, (N,), above 0
-
-    @property
-    def layout(self) -> Layout:
-        """The form of x."""
-        return self.given if self.backbone is None else Layout((self.backbone.embedding_size,))
 
     def digest(self) -> str:
         """Return a digest of samples and labels: equal if and only if nothing differs."""
@@ -128,9 +122,9 @@ class Reader:
             announced = np.unique(read_labels(classes, None, "classes"))
             if announced.dtype.kind != labels.dtype.kind:
                 raise InputError("classes has labels of another kind than y")
-        given, photos = inputs.layout, None
-        if backbone is not None:
-            given, photos = photo_layout(backbone), inputs.x
+        given = inputs.layout if backbone is None else photo_layout(backbone)
+        photos = None if backbone is None else inputs.x
+        layout = inputs._replace(x=x).layout
         evaluation = None
         if eval_set is not None:
             pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
@@ -151,7 +145,7 @@ class Reader:
                 if len(truth):
                     evaluation = self.embed(test.x, backbone, HINT), truth
         return CallData(
-            x, labels, given, announced, evaluation, inputs.skipped, backbone, photos, weights
+            x, labels, layout, announced, evaluation, inputs.skipped, backbone, photos, weights
         )
 
     def read_folders(self, photos: str, test: str | None, skip_unreadable: bool) -> CallData | None:
@@ -291,8 +285,7 @@ def keep_pictures(
         number = place[row.tobytes()]
         if number < len(photos):
             photo = photos.index_select(0, torch.tensor([number]))  # photos may be files
-            pixels = resized(backbone, photo)[0].permute(1, 2, 0).numpy()  # (H, W, C)
-            image = Image.fromarray(np.ascontiguousarray(pixels))
+            image = picture_of(resized(backbone, photo)[0])
             pictures.append(bytes_of(image, "JPEG", quality=QUALITY))
         else:
             pictures.append(known[number - len(photos)])

@@ -453,11 +453,10 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def _html_repr(self) -> str:
         """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
-        params = self.get_params(deep=False)
         changed = {
-            field.name: params[field.name]
+            field.name: getattr(self, field.name)
             for field in fields(self)
-            if params[field.name] is not field.default and params[field.name] != field.default
+            if repr(getattr(self, field.name)) != repr(field.default)  # arrays have no ==
         }
         return table(type(self).__name__, getattr(self, "_learned", None), changed)
 

@@ -17,7 +17,7 @@ import torch
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
+from gradmix.classifier.inputs import Label, is_out_of_memory
 from gradmix.classifier.report import Report
 from gradmix.classifier.setup import check_params
 from gradmix.classifier.state import (
@@ -119,7 +119,7 @@ class ClassifierState(Schema):
 
     def _check_labels(self) -> None:
         labels = [*self.known, *self.declared]
-        array = as_array(labels)
+        array = np.array(labels)
         if len({*map(type, labels)}) != 1 or len({*self.known}) != len(self.known):
             refuse("known has labels of several kinds, or one twice")
         if array.dtype.kind not in "Uib" or array.tolist() != labels:  # too large, or ends in NUL
@@ -261,15 +261,12 @@ def _find_device(path: FilePath, saved: str, given: str | None) -> str:
     device = saved if given is None else given
     try:
         pick_device(check("device", device))
-    except Exception as error:
-        reason = str(error)
-        if not isinstance(error, InputError):  # a number that Fabric does not know
-            reason = f"device is {device!r}; give auto, cpu, cuda, mps or, for example, 'cuda:1'"
+    except InputError as error:
         if given is not None:
-            raise InputError(reason) from error
+            raise
         raise FileError(
             f"{path} was saved with a device that is not available here; load it with another, for "
-            f"example device='cpu': {reason}"
+            f"example device='cpu': {error}"
         ) from error
     return device
 

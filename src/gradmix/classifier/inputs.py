@@ -6,7 +6,7 @@ Whatever a caller passes, the result is a checked tensor or array, or an `InputE
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from gradmix.data.arrays import image_stack, own_class_names, read_items
+from gradmix.data.arrays import as_array, image_stack, own_class_names, read_items
 from gradmix.data.image_folders.given import is_photo, is_photo_list, is_plain_folder, read_photos
 from gradmix.data.image_folders.read import read_folder
 from gradmix.data.image_folders.source import is_archive
@@ -72,19 +72,6 @@ def needing_memory(what: str, remedy: str) -> Iterator[None]:
         raise OutOfMemoryError(f"not enough memory to {what}; {remedy}{detail}") from error
 
 
-def as_numpy(tensor: Tensor, name: str) -> Array:
-    """Return a tensor as an array; InputError for sparse tensors, meta tensors and some dtypes."""
-    try:
-        array: Array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
-    except Exception as error:
-        what = "meta tensor without values" if tensor.is_meta else f"tensor ({tensor.layout})"
-        raise InputError(
-            f"{name} is a {tensor.dtype} {what}, which cannot become an array; give a dense tensor "
-            "of another type"
-        ) from error
-    return array
-
-
 class Layout(NamedTuple):
     """The form of a classifier's samples."""
 
@@ -101,9 +88,14 @@ class Inputs(NamedTuple):
     """Samples in the form that training takes."""
 
     x: Tensor  # uint8 images (N, C, H, W), perhaps `StreamedImages`, or float32 rows (N, d)
-    layout: Layout
     labels: Any = None  # of datasets and folders, which contain their labels
     skipped: tuple[str, ...] = ()  # why files of a folder are not used, a sentence per reason
+    names: tuple[str, ...] | None = None  # of the columns
+
+    @property
+    def layout(self) -> Layout:
+        """The form of x."""
+        return Layout(tuple(self.x.shape[1:]), self.names)
 
 
 def read_inputs(
@@ -139,17 +131,13 @@ def read_inputs(
             x = x.numpy() if x.ndim == 2 else x
         else:
             x = _read_array(X, expected, name)
-        if not isinstance(x, Tensor):  # rows
+        if not isinstance(x, Tensor):
             return _rows(x, estimator, expected, name)._replace(labels=labels)
-        if expected is not None and not expected.images:
-            raise InputError(
-                f"{name} has images of shape {tuple(x.shape[1:])}; this classifier has learned "
-                f"rows of {expected.shape[0]} numbers"
-            )
+        _check_images(expected, f"{name} has images of shape {tuple(x.shape[1:])}")
         wanted = None if expected is None or stream else expected.shape
         if wanted is not None and tuple(x.shape[1:]) != wanted:
             x = read_photos(list(x), name, shape=wanted)
-        return Inputs(x, Layout(tuple(x.shape[1:])), labels)
+        return Inputs(x, labels)
 
 
 def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
@@ -180,6 +168,16 @@ def _gives_pairs(X: Any) -> bool:
     )
 
 
+def _check_images(expected: Layout | None, given: str) -> None:
+    """Refuse images if the classifier takes rows; `given` says what the caller gave."""
+    if expected is not None and not expected.images:
+        columns = expected.shape[0]
+        raise InputError(
+            f"{given}; this classifier has learned rows of {columns} numbers: give an array of "
+            f"shape (N, {columns})"
+        )
+
+
 def _read_photos(
     X: Any,
     expected: Layout | None,
@@ -189,38 +187,26 @@ def _read_photos(
     **options: Any,
 ) -> Inputs:
     """Return photos, their labels if they are in class folders, and what was skipped."""
-    if expected is not None and not expected.images:
-        raise InputError(f"{name} are photos; this classifier has learned rows of numbers")
+    _check_images(expected, f"{name} are photos")
     options |= {"shape": None if expected is None else expected.shape, "largest": LARGEST_KEPT}
     labelled = isinstance(X, (str, os.PathLike))
     if labelled:  # to predict, a plain folder will do
         labelled = is_archive(X) if os.path.isfile(X) else part == "train" or not is_plain_folder(X)
     if not labelled:
-        x = read_photos([X] if is_photo(X) else X, name, **options)
-        return Inputs(x, Layout(tuple(x.shape[1:])))
+        return Inputs(read_photos([X] if is_photo(X) else X, name, **options))
     photos = read_folder(X, skip=skip, part=part, **options)
     labels = np.array([photos.classes[label] for label in photos.labels])
-    return Inputs(photos.x, Layout(tuple(photos.x.shape[1:])), labels, photos.skipped)
+    return Inputs(photos.x, labels, photos.skipped)
 
 
 def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
     """Return images as a tensor (N, C, H, W), and rows as they are."""
-    if isinstance(X, Tensor):
-        X = as_numpy(X.float() if X.dtype == torch.bfloat16 else X, name)
-    elif isinstance(X, (list, tuple)):
-        try:
-            X = np.asarray(X) if np.ndim(X) > 2 else X
-        except ValueError as error:
-            raise InputError(f"{name} is not a rectangular array: {error}") from error
+    if isinstance(X, Tensor) or (isinstance(X, (list, tuple)) and np.ndim(X) > 2):
+        X = as_array(X, name)
     if getattr(X, "ndim", 2) < 3:
         return X
     array = np.asarray(X)
-    if expected is not None and not expected.images:
-        columns = expected.shape[0]
-        raise InputError(
-            f"{name} has shape {array.shape}; this classifier has learned rows of {columns} "
-            f"numbers: give an array of shape (N, {columns})"
-        )
+    _check_images(expected, f"{name} has shape {array.shape}")
     colour = expected is not None and expected.shape[0] > 1
     if colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4:
         array = array[None]  # one photo, (H, W, 3) or (H, W, 4)
@@ -246,9 +232,8 @@ def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
         kind = InputTypeError if isinstance(error, TypeError) else InputError
         raise kind(_reason(str(error), name)) from error
     names = getattr(scratch, "feature_names_in_", None)
-    columns = None if names is None else tuple(map(str, names))
     x = torch.from_numpy(np.array(array))  # a copy: the caller may change the array
-    return Inputs(x, Layout((x.shape[1],), columns))
+    return Inputs(x, names=None if names is None else tuple(map(str, names)))
 
 
 def _reason(message: str, name: str) -> str:
@@ -295,8 +280,7 @@ def read_weights(sample_weight: Any, count: int) -> Array | None:
     if sample_weight is None:
         return None
     with reading("sample_weight"):
-        is_tensor = isinstance(sample_weight, Tensor)
-        raw = as_numpy(sample_weight, "sample_weight") if is_tensor else np.asarray(sample_weight)
+        raw = as_array(sample_weight, "sample_weight")
         if raw.dtype.kind not in "iufb" or raw.shape != (count,):
             raise InputError(
                 f"sample_weight is {raw.dtype} of shape {raw.shape}; give one number for each of "
@@ -322,13 +306,13 @@ class Labels(NamedTuple):
     @property
     def classes(self) -> Array:
         """Known and announced classes, sorted, as in scikit-learn's `classes_`."""
-        return np.unique(as_array({*self.known, *self.declared}))
+        return np.unique([*self.known, *self.declared])
 
     def by_class(self, values: Array, unseen: float) -> Array:
         """Return columns of known classes (N, known) in the order of `classes`, (N, K)."""
         classes = self.classes
         result = np.full((len(values), len(classes)), unseen)
-        result[:, np.searchsorted(classes, as_array(self.known))] = values
+        result[:, np.searchsorted(classes, self.known)] = values
         return result
 
     def add(self, labels: Array, announced: Array | None) -> Labels:
@@ -380,7 +364,7 @@ class Labels(NamedTuple):
         """Return the number of one known class; InputError for anything else."""
         value = label.item() if isinstance(label, np.generic) else label
         if type(value) is not type(self.known[0]):
-            kind = _kind(as_array(self.known))
+            kind = _kind(np.array(self.known))
             raise InputError(f"label is {str(label)[:80]!r}; give one class, the labels are {kind}")
         if value not in self.known:
             raise InputError(f"label is {value!r}; the known classes are {_some(self.known)}")
@@ -390,7 +374,7 @@ class Labels(NamedTuple):
 def read_labels(y: Any, count: int | None, name: str = "y") -> Array:
     """Return `count` labels as an array of text, integers or booleans; InputError otherwise."""
     with reading(name):
-        labels = _label_array(as_numpy(y, name) if isinstance(y, Tensor) else y, name)
+        labels = _label_array(as_array(y, name) if isinstance(y, Tensor) else y, name)
     if count is not None and len(labels) != count:
         raise InputError(
             f"{name} has {len(labels)} labels for {count} samples; "
@@ -426,11 +410,6 @@ def _label_array(y: Any, name: str) -> Array:
                 f"{name} has the label {np.abs(array).max()}; labels must be at most {limit}"
             )
     return array.astype(np.int64) if array.dtype.kind in "fiu" else array
-
-
-def as_array(labels: Iterable[Label]) -> Array:
-    """Return labels of one kind as an array."""
-    return np.array(list(labels))
 
 
 def _kind(labels: Array) -> str:

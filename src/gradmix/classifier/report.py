@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 LINE_SECONDS = 5.0  # between two lines of progress
 SHOWN_CLASSES = 20
 SHOWN_PAIRS = 20
-MEASURED_ON: dict[str | None, str] = {
-    "eval_set": "eval_set",
-    "holdout": "held-out samples",
-}  # in words
+MEASURED_ON: dict[str | None, str] = {"eval_set": "eval_set", "holdout": "held-out samples"}
 UNKNOWN = (
     "accuracy and forgetting are unknown: there is no data to measure them; pass eval_set=, or set "
     "holdout_per_class= to hold out some samples of each class"
