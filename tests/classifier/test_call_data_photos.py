@@ -50,7 +50,7 @@ def test_images_of_any_size_and_channels_are_predicted(classifier, tmp_path, pho
     wide = tmp_path / "wide.png"
     Image.fromarray(np.hstack([large[2], large[2]])).save(wide)
     assert classifier.predict([wide]).tolist() == ["blue"]
-    with pytest.raises(InputError, match=r"rows of \d+ numbers"):
+    with pytest.raises(InputError, match="rows of numbers"):
         classifier.predict(np.zeros((2, 1280)))
 
 

@@ -88,7 +88,7 @@ def test_normalisation_of_a_module_is_for_bytes(learned):
 @pytest.mark.parametrize("finetune", ["none", "last"])
 @pytest.mark.parametrize("mean", [5, "abc", [1.0, 2.0], [float("nan")] * 3])
 def test_wrong_normalisation_of_a_module_is_refused(mean, finetune, learned):
-    with pytest.raises(InputError, match="^mean is .*; it must be 3 finite values"):
+    with pytest.raises(InputError, match=r"^mean is .*; it must be 3 finite values"):
         learned(("red", "green"), model=module(), mean=mean, finetune=finetune)
 
 

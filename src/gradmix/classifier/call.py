@@ -181,9 +181,8 @@ class Call:
     def _build(self, device: torch.device, ranks: Ranks) -> Method:
         """Return a method that continues from the knowledge before the call, if there is any."""
         setup, before, known = self.setup, self.before, len(self.labels.known)
-        streams, outputs = RandomStreams(setup.seed, device), setup.outputs(1 if before else known)
-        samples, loads = len(self.data.y), before is not None
-        method = setup.new_method(samples, known, outputs, streams, loads=loads, ranks=ranks)
+        samples, streams = len(self.data.y), RandomStreams(setup.seed, device)
+        method = setup.new_method(samples, known, streams, loads=before is not None, ranks=ranks)
         if before is not None:
             past = before.training_state()
             past["method"]["networks"] = copy_of(past["method"]["networks"])  # they are trained

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from gradmix.classifier.inputs import (
     Array,
+    InputReader,
     Inputs,
     Layout,
     are_photos,
     needing_memory,
-    read_inputs,
     read_labels,
     read_weights,
     reading,
@@ -104,7 +104,7 @@ class Reader:
         *,
         drop_unknown: bool = False,
     ) -> CallData:
-        """Return the data of a call; see `partial_fit`, and `read_inputs` for `skip`.
+        """Return the data of a call; see `partial_fit`, and `InputReader` for `skip`.
 
         With `drop_unknown`, samples of `eval_set` are dropped if their class is unknown.
         """
@@ -210,7 +210,7 @@ class Reader:
     ) -> Inputs:
         """Return samples of the given form; a backbone decodes photos batch by batch."""
         size, stream = self.params["image_size"], backbone is not None
-        return read_inputs(X, self.estimator, given, size, name, stream=stream, **options)
+        return InputReader(self.estimator, given, size, name, stream, **options).read(X)
 
     def labels(self, y: Any, own: Any, count: int, name: str = "y") -> Array:
         """Return the labels of `count` samples: those given, or those that X contains itself."""

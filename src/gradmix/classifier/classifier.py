@@ -443,7 +443,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def _reader_of(self, learned: Learned) -> Reader:
         """Return what reads samples to predict with this knowledge."""
-        here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
+        here = {"device": self.device, "threads": self.threads}
         return Reader(self, {**learned.setup.params, **here}, learned)
 
     def _scores_of(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:

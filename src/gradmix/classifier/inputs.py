@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ Array = npt.NDArray[Any]
 Label = str | int | bool
 
 LARGEST_KEPT = 64  # pixels; images in files with a longer side are resized to this
+SHOWN = 10  # known classes in a message
 
 
 class InputTypeError(InputError, TypeError):
@@ -98,46 +100,110 @@ class Inputs(NamedTuple):
         return Layout(tuple(self.x.shape[1:]), self.names)
 
 
-def read_inputs(
-    X: Any,
-    estimator: Any,
-    expected: Layout | None,
-    size: int | None,
-    name: str = "X",
-    *,
-    stream: bool = False,
-    skip: Callable[[str], object] | None = None,
-    part: Literal["train", "test"] = "train",
-) -> Inputs:
-    """Read samples from an array, a tensor, a dataset, photos or a folder.
+@dataclass(frozen=True)
+class InputReader:
+    """Reads samples from an array, a tensor, a dataset, photos or a folder."""
 
-    Messages call them `name`. They get the `expected` form; None accepts any, and resizes the first
-    photos to `size` pixels a side. `stream` leaves photos in their files, for a backbone that
-    decodes them batch by batch. `skip` receives a message for each unreadable photo; None refuses
-    them. `part` is the part of a folder that contains `train` and `test`.
-    """
-    with reading(name):
-        x: Any
-        labels: Any = None
-        if are_photos(X):
-            return _read_photos(X, expected, name, skip, part, size=size, stream=stream)
-        if isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
+    estimator: Any  # the classifier; scikit-learn's messages name it
+    expected: Layout | None = None  # the form that samples get; None accepts any
+    size: int | None = None  # to resize photos of no expected form, in pixels a side
+    name: str = "X"  # of the samples in messages
+    stream: bool = False  # leave photos in their files; a backbone decodes them batch by batch
+    skip: Callable[[str], object] | None = None  # is told of unreadable photos; None refuses them
+    part: Literal["train", "test"] = "train"  # of a folder that contains both
+
+    def read(self, X: Any) -> Inputs:
+        """Return the samples; InputError if they cannot be used."""
+        expected, name = self.expected, self.name
+        with reading(name):
+            x: Any
+            labels: Any = None
+            if are_photos(X):
+                return self._read_photos(X)
+            if isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
+                raise InputError(
+                    f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or photos"
+                )
+            if isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
+                x, numbers = read_items(X, name)
+                labels = _named(numbers, own_class_names(X), name)
+                x = x.numpy() if x.ndim == 2 else x
+            else:
+                x = self._read_array(X)
+            if not isinstance(x, Tensor):
+                return self._read_rows(x)._replace(labels=labels)
+            self._check_images(f"images of shape {tuple(x.shape[1:])}")
+            wanted = None if expected is None or self.stream else expected.shape
+            if wanted is not None and tuple(x.shape[1:]) != wanted:
+                x = read_photos(list(x), name, shape=wanted)
+            return Inputs(x, labels)
+
+    def _check_images(self, given: str) -> None:
+        """Refuse images, photos or arrays if the classifier takes rows."""
+        if self.expected is not None and not self.expected.images:
+            columns = self.expected.shape[0]
             raise InputError(
-                f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or photos"
+                f"{self.name} has {given}; this classifier has learned rows of {columns} numbers: "
+                f"give an array of shape (N, {columns})"
             )
-        if isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
-            x, numbers = read_items(X, name)
-            labels = _named(numbers, own_class_names(X), name)
-            x = x.numpy() if x.ndim == 2 else x
-        else:
-            x = _read_array(X, expected, name)
-        if not isinstance(x, Tensor):
-            return _rows(x, estimator, expected, name)._replace(labels=labels)
-        _check_images(expected, f"{name} has images of shape {tuple(x.shape[1:])}")
-        wanted = None if expected is None or stream else expected.shape
-        if wanted is not None and tuple(x.shape[1:]) != wanted:
-            x = read_photos(list(x), name, shape=wanted)
-        return Inputs(x, labels)
+
+    def _read_photos(self, X: Any) -> Inputs:
+        """Return photos, their labels if they are in class folders, and what was skipped."""
+        self._check_images("photos")
+        shape = None if self.expected is None else self.expected.shape
+        form: Any = {"shape": shape, "size": self.size, "largest": LARGEST_KEPT}
+        labelled = isinstance(X, (str, os.PathLike))
+        if labelled and os.path.isfile(X):
+            labelled = is_archive(X)
+        elif labelled and self.part == "test":  # to predict, a plain folder will do
+            labelled = not is_plain_folder(X)
+        if not labelled:
+            photos = [X] if is_photo(X) else X
+            return Inputs(read_photos(photos, self.name, stream=self.stream, **form))
+        found = read_folder(X, skip=self.skip, part=self.part, stream=self.stream, **form)
+        labels = np.array([found.classes[label] for label in found.labels])
+        return Inputs(found.x, labels, found.skipped)
+
+    def _read_array(self, X: Any) -> Any:
+        """Return images as a tensor (N, C, H, W), and rows as they are."""
+        if isinstance(X, Tensor) or (isinstance(X, (list, tuple)) and np.ndim(X) > 2):
+            X = as_array(X, self.name)
+        if getattr(X, "ndim", 2) < 3:
+            return X
+        array = np.asarray(X)
+        self._check_images(f"shape {array.shape}")
+        colour = self.expected is not None and self.expected.shape[0] > 1
+        if colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4:
+            array = array[None]  # one photo, (H, W, 3) or (H, W, 4)
+        return image_stack(array, self.name)
+
+    def _read_rows(self, X: Any) -> Inputs:
+        """Check rows by the rules of scikit-learn."""
+        expected, name = self.expected, self.name
+        scratch: Any = object.__new__(type(self.estimator))  # records the columns in its place
+        if expected is not None:
+            if expected.images:
+                raise InputError(
+                    f"{name} has rows of numbers and does not contain images; this classifier "
+                    f"takes photos, or images such as {expected.shape}"
+                )
+            scratch.n_features_in_ = expected.shape[0]
+            if expected.names is not None:
+                scratch.feature_names_in_ = np.array(expected.names, dtype=object)
+        try:
+            with np.errstate(over="ignore"):  # an overflow gives infinity, which is refused
+                array = validate_data(scratch, X, reset=expected is None, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            kind = InputTypeError if isinstance(error, TypeError) else InputError
+            raise kind(_reason(str(error), name)) from error
+        names = getattr(scratch, "feature_names_in_", None)
+        x = torch.from_numpy(np.array(array))  # a copy: the caller may change the array
+        return Inputs(x, names=None if names is None else tuple(map(str, names)))
+
+
+def are_photos(X: Any) -> bool:
+    """Whether samples are photos: a path, bytes, a file, a Pillow image, or a list of these."""
+    return not isinstance(X, (np.ndarray, Tensor)) and (is_photo(X) or is_photo_list(X))
 
 
 def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
@@ -152,11 +218,6 @@ def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
     return np.array([names[number] for number in numbers])
 
 
-def are_photos(X: Any) -> bool:
-    """Whether samples are photos: a path, bytes, a file, a Pillow image, or a list of these."""
-    return not isinstance(X, (np.ndarray, Tensor)) and (is_photo(X) or is_photo_list(X))
-
-
 def _gives_pairs(X: Any) -> bool:
     """Whether X behaves like a dataset of (image, label) pairs without being PyTorch's."""
     return (
@@ -166,74 +227,6 @@ def _gives_pairs(X: Any) -> bool:
         and len(X) > 0
         and isinstance(X[0], tuple)
     )
-
-
-def _check_images(expected: Layout | None, given: str) -> None:
-    """Refuse images if the classifier takes rows; `given` says what the caller gave."""
-    if expected is not None and not expected.images:
-        columns = expected.shape[0]
-        raise InputError(
-            f"{given}; this classifier has learned rows of {columns} numbers: give an array of "
-            f"shape (N, {columns})"
-        )
-
-
-def _read_photos(
-    X: Any,
-    expected: Layout | None,
-    name: str,
-    skip: Callable[[str], object] | None,
-    part: Literal["train", "test"],
-    **options: Any,
-) -> Inputs:
-    """Return photos, their labels if they are in class folders, and what was skipped."""
-    _check_images(expected, f"{name} are photos")
-    options |= {"shape": None if expected is None else expected.shape, "largest": LARGEST_KEPT}
-    labelled = isinstance(X, (str, os.PathLike))
-    if labelled:  # to predict, a plain folder will do
-        labelled = is_archive(X) if os.path.isfile(X) else part == "train" or not is_plain_folder(X)
-    if not labelled:
-        return Inputs(read_photos([X] if is_photo(X) else X, name, **options))
-    photos = read_folder(X, skip=skip, part=part, **options)
-    labels = np.array([photos.classes[label] for label in photos.labels])
-    return Inputs(photos.x, labels, photos.skipped)
-
-
-def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
-    """Return images as a tensor (N, C, H, W), and rows as they are."""
-    if isinstance(X, Tensor) or (isinstance(X, (list, tuple)) and np.ndim(X) > 2):
-        X = as_array(X, name)
-    if getattr(X, "ndim", 2) < 3:
-        return X
-    array = np.asarray(X)
-    _check_images(expected, f"{name} has shape {array.shape}")
-    colour = expected is not None and expected.shape[0] > 1
-    if colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4:
-        array = array[None]  # one photo, (H, W, 3) or (H, W, 4)
-    return image_stack(array, name)
-
-
-def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
-    """Check rows by the rules of scikit-learn."""
-    scratch: Any = object.__new__(type(estimator))  # records the columns in place of the classifier
-    if expected is not None:
-        if expected.images:
-            raise InputError(
-                f"{name} has rows of numbers and does not contain images; this classifier takes "
-                f"photos, or images such as {expected.shape}"
-            )
-        scratch.n_features_in_ = expected.shape[0]
-        if expected.names is not None:
-            scratch.feature_names_in_ = np.array(expected.names, dtype=object)
-    try:
-        with np.errstate(over="ignore"):  # an overflow gives infinity, which is refused
-            array = validate_data(scratch, X, reset=expected is None, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        kind = InputTypeError if isinstance(error, TypeError) else InputError
-        raise kind(_reason(str(error), name)) from error
-    names = getattr(scratch, "feature_names_in_", None)
-    x = torch.from_numpy(np.array(array))  # a copy: the caller may change the array
-    return Inputs(x, names=None if names is None else tuple(map(str, names)))
 
 
 def _reason(message: str, name: str) -> str:
@@ -340,16 +333,14 @@ class Labels(NamedTuple):
 
     def encode(self, labels: Array, name: str = "y") -> Tensor:
         """Return the class number of each label, int64 (N,); InputError for an unknown class."""
-        classes, inverse = np.unique(labels, return_inverse=True)
         number = {label: k for k, label in enumerate(self.known)}
-        for label in classes.tolist():
-            if label not in number:
-                raise InputError(
-                    f"{name} has the class {label!r}, which was never learned; known are "
-                    f"{_some(self.known)}"
-                )
-        table = np.array([number[label] for label in classes.tolist()], dtype=np.int64)
-        return torch.from_numpy(table[inverse.reshape(-1)])
+        try:
+            return torch.tensor([number[label] for label in labels.tolist()], dtype=torch.int64)
+        except KeyError as error:
+            raise InputError(
+                f"{name} has the class {error.args[0]!r}, which was never learned; known are "
+                f"{_some(self.known)}"
+            ) from None
 
     def check_kind(self, labels: Array, name: str = "y") -> None:
         """Refuse labels of another kind: text, integers and booleans cannot be combined."""
@@ -416,6 +407,6 @@ def _kind(labels: Array) -> str:
     return _KINDS.get(labels.dtype.kind, str(labels.dtype))
 
 
-def _some(labels: tuple[Label, ...], most: int = 10) -> str:
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return ", ".join(repr(label) for label in labels[:most]) + more
+def _some(labels: tuple[Label, ...]) -> str:
+    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    return ", ".join(map(repr, labels[:SHOWN])) + more

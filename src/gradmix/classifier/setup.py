@@ -375,19 +375,18 @@ class Setup:
         return names
 
     def new_method(
-        self,
-        samples: int,
-        known: int,
-        outputs: int,
-        streams: RandomStreams,
-        *,
-        loads: bool,
-        ranks: Ranks = ALONE,
+        self, samples: int, known: int, streams: RandomStreams, *, loads: bool, ranks: Ranks = ALONE
     ) -> Method:
-        """Return a method with a new network; `loads`: saved weights will replace its weights."""
-        network, size = partial(self._network, outputs, loads), max(known, outputs)
+        """Return a method with a new network; `loads`: a saved state will replace the network's."""
+        outputs = self.outputs(1 if loads else known)
         return self.design(samples, known).build(
-            network, size, self.layout.shape, self.mean, self.std, streams, ranks
+            partial(self._network, outputs, loads),
+            max(known, outputs),
+            self.layout.shape,
+            self.mean,
+            self.std,
+            streams,
+            ranks,
         )
 
     def _network(self, outputs: int, loads: bool, generator: torch.Generator) -> nn.Module:

@@ -257,7 +257,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     outputs = saved["method"]["structure"]["outputs"]
     if setup.outputs(outputs) != outputs:
         raise InputError(f"structure.outputs: {outputs} do not fit the parameters")
-    method = setup.new_method(1, len(labels.known), outputs, streams, loads=True)
+    method = setup.new_method(1, len(labels.known), streams, loads=True)
     load_method(method, saved)
     for network in method.networks().values():
         network.eval()
@@ -400,10 +400,8 @@ def encode_images(images: Tensor) -> Tensor | dict[str, Any]:
     >>> len(encoded["content"]) < 256, decode_images(encoded).shape
     (True, torch.Size([1, 1, 16, 16]))
     """
-    few_channels = images.ndim == 4 and images.shape[1] in CHANNELS
-    if images.dtype != torch.uint8 or not few_channels or max(images.shape[2:]) > WEBP_SIDE:
-        return images
-    if not features.check("webp"):
+    fits = images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] in CHANNELS
+    if not fits or max(images.shape[2:]) > WEBP_SIDE or not features.check("webp"):
         return images
     encoded = pack_pictures(tuple(map_ahead(_to_webp, images.cpu())))
     whole, size = images.numel(), len(encoded["content"])

@@ -52,7 +52,6 @@ DEFAULTS: dict[str, Any] = {
     "random_state": 0,
     "threads": 1,
 }
-NO_EXEMPLARS = {"holdout_per_class": 0}  # with --exemplars 0, unless --holdout is given
 
 
 def _options() -> Iterator[inspect.Parameter]:
@@ -149,8 +148,9 @@ def _learn_into(
         if os.path.exists(model):
             classifier = IncrementalClassifier.load(model)
         else:
-            none = given.get("exemplars_per_class") == 0
-            classifier = IncrementalClassifier(**DEFAULTS | (NO_EXEMPLARS if none else {}))
+            classifier = IncrementalClassifier(**DEFAULTS)
+            if given.get("exemplars_per_class") == 0:  # held-out images are exemplars, too
+                classifier.holdout_per_class = 0
         classifier.set_params(**given)
         if classifier._learn(read, observer, str(checkpoint)):
             classifier._write(model)
