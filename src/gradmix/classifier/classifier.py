@@ -385,9 +385,9 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         """Learn the arguments of `Reader.read_call`; `fresh` starts from nothing."""
         with _lock_of(self):
             loud = self._params()["verbose"] > 0
-            show_line = partial(print, file=sys.stderr, flush=True) if loud else say_nothing
+            say = partial(print, file=sys.stderr, flush=True) if loud else say_nothing
             read = methodcaller("read_call", *given)
-            self._learn(read, Observer(show_line, callback), checkpoint, fresh=fresh)
+            self._learn(read, Observer(say, callback), checkpoint, fresh=fresh)
             return self
 
     def _learn(

@@ -159,8 +159,6 @@ class PhotosEmbedded(NamedTuple):
 
 
 Callback = Callable[[Event | PhotosEmbedded], object]
-
-
 Say = Callable[[str], object]  # receives a text for the user
 
 
@@ -169,20 +167,15 @@ def say_nothing(_: str) -> None:
 
 
 class Observer:
-    """Observes a call: shows a line about every five seconds, and passes events to `callback`.
+    """Observes a call: passes events to `callback`, and a line about every five seconds to `say`.
 
-    `say` receives messages, such as what a checkpoint does. An `Observer()` shows nothing.
+    `say` also receives messages, such as what a checkpoint does. An `Observer()` shows nothing.
     """
 
-    def __init__(
-        self,
-        show_line: Say = say_nothing,
-        callback: Callback | None = None,
-        say: Say = say_nothing,
-    ) -> None:
+    def __init__(self, say: Say = say_nothing, callback: Callback | None = None) -> None:
         if callback is not None and not callable(callback):
             raise InputError(f"callback is {str(callback)[:80]!r}; give a function of one event")
-        self.say, self._show_line, self._callback = say, show_line, callback
+        self.say, self._callback = say, callback
         self._last = time.monotonic()
 
     def on_photo(self, done: int, total: int) -> None:
@@ -210,7 +203,7 @@ class Observer:
         now = time.monotonic()
         if always or now - self._last >= LINE_SECONDS:
             self._last = now
-            self._show_line(text)
+            self.say(text)
 
 
 # --- a classifier as a table, and rankings of classes ---------------------------------------

@@ -120,7 +120,7 @@ def learn(
         ):
             warnings.simplefilter("ignore", DataWarning)  # the report contains them
             bars = messages.is_terminal
-            observer: Any = _Bars(progress) if bars else Observer(remark, say=remark)
+            observer: Any = _Bars(progress) if bars else Observer(remark)
             classifier = _learn_into(model, given, read, observer, checkpoint)
     except KeyboardInterrupt:
         resumes = checkpoint.exists()
