@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from gradmix.classifier.inputs import (
+    FEWER_AT_A_TIME,
     Array,
     InputReader,
     Inputs,
@@ -50,7 +51,6 @@ from gradmix.training.metrics import count_correct
 from gradmix.types import Samples
 
 FEWER = "learn fewer samples per call, or set a smaller batch_size, image_size or model"
-FEWER_AT_A_TIME = "give fewer samples at a time"
 EMBED_BATCH = 32  # photos that pass the backbone at a time: more do not fit a CPU's caches
 QUALITY = 95  # of JPEG; at 90, embeddings of the pictures differ twice as much
 SAME = 2e-3  # relative distance of equal embeddings after rounding to 16 bits in files

@@ -29,6 +29,7 @@ from gradmix.errors import GradMixError, InputError, OutOfMemoryError
 Array = npt.NDArray[Any]
 Label = str | int | bool
 
+FEWER_AT_A_TIME = "give fewer samples at a time"  # the remedy for too little memory
 LARGEST_KEPT = 64  # pixels; images in files with a longer side are resized to this
 SHOWN = 10  # known classes in a message
 
@@ -354,12 +355,10 @@ class Labels(NamedTuple):
     def find(self, label: Any) -> int:
         """Return the number of one known class; InputError for anything else."""
         value = label.item() if isinstance(label, np.generic) else label
-        if type(value) is not type(self.known[0]):
-            kind = _kind(np.array(self.known))
-            raise InputError(f"label is {str(label)[:80]!r}; give one class, the labels are {kind}")
-        if value not in self.known:
-            raise InputError(f"label is {value!r}; the known classes are {_some(self.known)}")
-        return self.known.index(value)
+        if type(value) is type(self.known[0]) and value in self.known:
+            return self.known.index(value)
+        shown = value if isinstance(value, Label) else str(value)[:80]
+        raise InputError(f"label is {shown!r}; the known classes are {_some(self.known)}")
 
 
 def read_labels(y: Any, count: int | None, name: str = "y") -> Array:

@@ -21,7 +21,7 @@ from PIL import Image, features
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from gradmix.classifier.inputs import Labels, Layout
+from gradmix.classifier.inputs import FEWER_AT_A_TIME, Labels, Layout, needing_memory
 from gradmix.classifier.report import Report
 from gradmix.classifier.setup import Setup, budget, find_backbone
 from gradmix.closed_form import energy, fit_threshold
@@ -87,11 +87,13 @@ class Learned:
         """Return a function of the network inputs of samples, in parts, on the CPU."""
         parts = []
         size = max(1, PREDICT_NUMBERS // x.shape[1:].numel())
-        for part in x.split(min(size, PREDICT_MOST)):
-            inputs = self.method.normalise(part.to(self.device))
-            with self._lock:  # some methods observe the network while it computes
-                parts.append(function(inputs).cpu())
-        return torch.cat(parts)
+        what = f"predict {len(x)} samples of shape {tuple(x.shape[1:])}"
+        with needing_memory(what, FEWER_AT_A_TIME):
+            for part in x.split(min(size, PREDICT_MOST)):
+                inputs = self.method.normalise(part.to(self.device))
+                with self._lock:  # some methods observe the network while it computes
+                    parts.append(function(inputs).cpu())
+            return torch.cat(parts)
 
     def novelty_threshold(self, false_alarm_rate: float) -> float:
         """Return the novelty above which a sample counts as unknown, from held-out samples."""
@@ -120,7 +122,8 @@ class Learned:
     def forget(self, label: Any, x: Tensor | None = None) -> Learned:
         """Return the knowledge without a class; x are all samples it was learned from, if known."""
         number = self.labels.find(label)
-        label, labels = self.labels.known[number], self.labels.without(self.labels.known[number])
+        label = self.labels.known[number]
+        labels = self.labels.without(label)
         if not labels.known:
             raise InputError(
                 f"{label!r} is the last class that is left, and a classifier needs one; "

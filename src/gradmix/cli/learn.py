@@ -91,9 +91,9 @@ def learn(
     training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
     an identical file.
     """
-    for folder in (photos, test):
-        if folder is not None:
-            existing_path(folder)  # before the slow imports
+    folders = [folder for folder in (photos, test) if folder is not None]
+    for folder in folders:
+        existing_path(folder)  # before the slow imports
     if os.path.isdir(model):
         raise FileError(f"{model} is a folder; give a file for the model")
     from gradmix.classifier.report import Observer
@@ -103,8 +103,8 @@ def learn(
 
     if processes_outside() > 1:
         raise InputError("this command starts its processes itself; use --devices, not torchrun")
-    for folder in (photos, test):
-        if folder is not None and os.path.isfile(folder) and not is_archive(folder):
+    for folder in folders:
+        if os.path.isfile(folder) and not is_archive(folder):
             raise InputError(f"{folder} is a file; give a folder with a folder for each class")
     if test is None and has_own_test(photos):
         test = photos
