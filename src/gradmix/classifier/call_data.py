@@ -24,6 +24,7 @@ from gradmix.classifier.inputs import (
     Array,
     InputReader,
     Inputs,
+    Labels,
     Layout,
     are_photos,
     needing_memory,
@@ -68,7 +69,7 @@ class CallData:
     x: Tensor  # uint8 images (N, C, H, W), float32 rows (N, d) or embeddings (N, d)
     y: Array  # labels (N,)
     layout: Layout  # the form of x
-    announced: Array | None = None  # from `classes=`
+    labels: Labels  # the known classes with these
     evaluation: tuple[Tensor, Array] | None = None  # from `eval_set=`
     skipped: tuple[str, ...] = ()  # why files of a folder are not used
     backbone: Backbone | None = None  # that computed x, if there is one
@@ -117,11 +118,10 @@ class Reader:
                 inputs = inputs._replace(x=inputs.x[torch.from_numpy(rows)])
                 labels, weights = labels[rows], weights[rows]
             x = self.embed(inputs.x, backbone, HINT)
-        announced = None
-        if classes is not None:
-            announced = np.unique(read_labels(classes, None, "classes"))
-            if announced.dtype.kind != labels.dtype.kind:
-                raise InputError("classes has labels of another kind than y")
+        announced = None if classes is None else np.unique(read_labels(classes, None, "classes"))
+        if announced is not None and announced.dtype.kind != labels.dtype.kind:
+            raise InputError("classes has labels of another kind than y")
+        known = (self.before.labels if self.before else Labels()).add(labels, announced)
         given = inputs.layout if backbone is None else photo_layout(backbone)
         photos = None if backbone is None else inputs.x
         layout = inputs._replace(x=x).layout
@@ -140,12 +140,12 @@ class Reader:
                     )
                 truth = self.labels(y, test.labels, len(test.x), "eval_set's y")
                 if drop_unknown:
-                    rows = self._known(truth, labels)
+                    rows = self._known(truth, known)
                     test, truth = test._replace(x=test.x[torch.from_numpy(rows)]), truth[rows]
                 if len(truth):
                     evaluation = self.embed(test.x, backbone, HINT), truth
         return CallData(
-            x, labels, layout, announced, evaluation, inputs.skipped, backbone, photos, weights
+            x, labels, layout, known, evaluation, inputs.skipped, backbone, photos, weights
         )
 
     def read_folders(self, photos: str, test: str | None, skip_unreadable: bool) -> CallData | None:
@@ -158,10 +158,9 @@ class Reader:
         done = self.ranks.first and self._was_learned(data)
         return None if self.ranks.from_first(int(done)) else data
 
-    def _known(self, labels: Array, new: Array) -> npt.NDArray[np.int64]:
-        """Return which rows have a class that was learned before or is among the new labels."""
-        known = {*new.tolist(), *(self.before.labels.known if self.before else ())}
-        fits = np.isin(labels, sorted(known))
+    def _known(self, labels: Array, known: Labels) -> npt.NDArray[np.int64]:
+        """Return which rows have a known class."""
+        fits = np.isin(labels, known.known)
         unknown = sorted({*labels[~fits].tolist()})
         if unknown:
             self.observer.say(f"not measured: these classes are unknown: {', '.join(unknown)}")

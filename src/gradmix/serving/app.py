@@ -168,7 +168,7 @@ def create_app(
         """Return "ok", or "stale" with the reason why a new model file is not used."""
         return {
             "status": "stale" if model.problem else "ok",
-            "model": model.path.name.encode(errors="replace").decode(),
+            "model": _text(model.path.name),
             "classes": len(model.loaded.classes),
             "problem": model.problem or None,
         }
