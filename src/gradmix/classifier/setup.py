@@ -379,14 +379,9 @@ class Setup:
     ) -> Method:
         """Return a method with a new network; `loads`: a saved state will replace the network's."""
         outputs = self.outputs(1 if loads else known)
+        network, size = partial(self._network, outputs, loads), max(known, outputs)
         return self.design(samples, known).build(
-            partial(self._network, outputs, loads),
-            max(known, outputs),
-            self.layout.shape,
-            self.mean,
-            self.std,
-            streams,
-            ranks,
+            network, size, self.layout.shape, self.mean, self.std, streams, ranks
         )
 
     def _network(self, outputs: int, loads: bool, generator: torch.Generator) -> nn.Module:
