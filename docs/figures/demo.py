@@ -16,7 +16,7 @@ def draw(results: Path, path: Path) -> None:
     """Draw the comparison of the demo; runs that the folder of results lacks are computed."""
     demo, terminal = import_module("gradmix.cli.demo"), import_module("gradmix.cli.terminal")
     store = gradmix.ResultStore(results)
-    configs = [config for row in demo.demo_configs().values() for config in row]
+    configs = demo.demo_configs()
     gradmix.run_sweep(configs, store)
     console = Console(file=io.StringIO(), record=True, width=WIDTH, highlight=False)
     demo.output = terminal.output = console

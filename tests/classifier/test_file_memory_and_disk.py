@@ -50,6 +50,10 @@ def test_using_a_classifier_without_enough_memory(monkeypatch, tmp_path, error, 
     monkeypatch.setattr(Method, "predict", failing(error))
     with pytest.raises(OutOfMemoryError, match="predict 40 samples"):
         classifier.predict(rows("a", "b")[0])
+    with monkeypatch.context() as patched:
+        patched.setattr("gradmix.classifier.state.embed", failing(error))
+        with pytest.raises(OutOfMemoryError, match="predict 40 samples"):
+            classifier.embed(rows("a", "b")[0])
     with pytest.raises(OutOfMemoryError, match=rf"load {re.escape(str(tmp_path / 'f'))}"):
         IncrementalClassifier.load(tmp_path / "f")
     monkeypatch.setattr(file, "write_state_file", failing(error))

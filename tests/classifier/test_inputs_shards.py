@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from gradmix import IncrementalClassifier
-from gradmix.classifier.inputs import read_inputs
+from gradmix.classifier.inputs import InputReader
 from gradmix.classifier.state import digest
 from gradmix.data.image_folders.write_shards import write_shards
 from gradmix.data.stream import StreamedImages
@@ -32,9 +32,9 @@ def shards(folder, tmp_path):
 
 
 def test_photos_beyond_the_limit_of_memory_are_streamed(folder, monkeypatch):
-    pixels = read_inputs(folder, IncrementalClassifier(), None, None).x
+    pixels = InputReader(IncrementalClassifier()).read(folder).x
     monkeypatch.setattr("gradmix.data.image_folders.read.IN_MEMORY", 1000)
-    streamed = read_inputs(folder, IncrementalClassifier(), None, None).x
+    streamed = InputReader(IncrementalClassifier()).read(folder).x
     assert isinstance(streamed, StreamedImages)
     assert digest([pixels]) == digest([streamed])
 

@@ -1,5 +1,6 @@
 """Progress: lines of text, callbacks, and the table in notebooks."""
 
+import numpy as np
 import pytest
 
 from gradmix import IncrementalClassifier
@@ -71,3 +72,4 @@ def test_notebooks_show_a_table(quick, rows):
     assert "32 exemplars, 8 held out" in page
     assert "text/html" in classifier._repr_mimebundle_()
     assert "defaults" in IncrementalClassifier()._repr_html_()
+    assert "mean=array([1., 2.])" in IncrementalClassifier(mean=np.array([1.0, 2.0]))._repr_html_()

@@ -85,6 +85,13 @@ def test_normalisation_of_a_module_is_for_bytes(learned):
     np.testing.assert_allclose(backbone.std, np.array(params["std"]) / 255)
 
 
+@pytest.mark.parametrize("finetune", ["none", "last"])
+@pytest.mark.parametrize("mean", [5, "abc", [1.0, 2.0], [float("nan")] * 3])
+def test_wrong_normalisation_of_a_module_is_refused(mean, finetune, learned):
+    with pytest.raises(InputError, match=r"^mean is .*; it must be 3 finite values"):
+        learned(("red", "green"), model=module(), mean=mean, finetune=finetune)
+
+
 def test_replay_and_mixes_work_on_a_module(learned):
     classifier = learned(("red", "green"), ("blue",), model=module(), method="er", mix="gradmix+")
     assert classifier._learned.method.memory.x.shape == (24, 8)

@@ -75,7 +75,7 @@ def test_invalid_files_are_listed_and_skipped(invoke, store, tmp_path):
 @pytest.fixture
 def quick_demo(some_run, monkeypatch):
     """The demo with runs that were done before."""
-    configs = [config for row in demo_configs().values() for config in row]
+    configs = demo_configs()
     results = [replace(some_run, config=config.to_json()) for config in configs]
     module = sys.modules["gradmix.cli.demo"]  # the package has a function of this name
     monkeypatch.setattr(module, "demo_photos", lambda: None)

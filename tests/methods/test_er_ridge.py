@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gradmix import IncrementalClassifier, config_for
-from gradmix.closed_form import Ridge, calibrated
+from gradmix.closed_form import Ridge, calibration
 from gradmix.errors import InputError
 from gradmix.runs.run import run
 
@@ -122,7 +122,7 @@ def test_a_damaged_random_matrix_is_refused_before_one_is_drawn(trained, sums):
 
 
 def test_large_inputs_are_learned_in_small_batches(trained, monkeypatch):
-    monkeypatch.setattr(calibrated, "NUMBERS", 3 * trained.ridge.solver.embedding_size)
+    monkeypatch.setattr(calibration, "NUMBERS", 3 * trained.ridge.solver.embedding_size)
     rows, one = [], trained.pool.inputs(torch.arange(1))
     trained.ridge.learn(
         lambda part: rows.append(len(part)) or one.expand(len(part), *one.shape[1:]),

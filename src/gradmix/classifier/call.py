@@ -10,7 +10,7 @@ import warnings
 from typing import Annotated, Any
 
 import torch
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from gradmix.classifier.call_data import (
@@ -23,7 +23,7 @@ from gradmix.classifier.call_data import (
     keep_pictures,
     offer,
 )
-from gradmix.classifier.inputs import Label, Labels, look_symbolic, read_seed
+from gradmix.classifier.inputs import Label, look_symbolic, read_seed
 from gradmix.classifier.report import (
     Accuracy,
     Count,
@@ -39,7 +39,7 @@ from gradmix.criterion import evaluating
 from gradmix.data import Benchmark
 from gradmix.data.augment import TRANSFORMS
 from gradmix.errors import DataWarning, InputError
-from gradmix.files.schema import Schema, TensorOf, first_violation
+from gradmix.files.schema import Schema, TensorOf, validate
 from gradmix.memory import random_priority
 from gradmix.methods import Method
 from gradmix.methods.closed_form import ClosedForm
@@ -64,8 +64,6 @@ KEPT_PAIRS = 50  # avoided pairs in a report
 def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learned:
     """Return the knowledge after a call; the knowledge before it, the reader's, does not change."""
     before, device = reader.before, job.fabric.device
-    labels = (before.labels if before else Labels()).add(data.y, data.announced)
-    known = len(labels.known)
     if before is None:
         seed = _seed(random_state, reader)
         setup = first_setup(reader.params, seed, data.x, data.layout, data.backbone, device)
@@ -78,12 +76,13 @@ def learn(reader: Reader, data: CallData, random_state: Any, job: Job) -> Learne
                 "learn more without forgetting; load a file that contains them "
                 "(include_exemplars=True), or start again: fit, or a new --model file"
             )
-    counts = labels.encode(data.y).bincount(minlength=known)
+    labels = data.labels
+    counts = labels.encode(data.y).bincount(minlength=len(labels.known))
     if before is not None:
         counts[: len(before.counts)] += torch.tensor(before.counts)
     with torch_threads(setup.params["threads"]):
-        call = Call(reader, setup, labels, data, job)
-        remarks = [*_remarks(data, labels, counts.tolist()), *call.remarks]
+        call = Call(reader, setup, data, job)
+        remarks = [*_remarks(data, counts.tolist()), *call.remarks]
         for text in remarks if job.ranks.first else ():
             warnings.warn(text, DataWarning, stacklevel=6)  # the line that calls the classifier
         finished = call.train()
@@ -105,8 +104,9 @@ def _seed(random_state: Any, reader: Reader) -> int:
     return seed if ranks.alone else ranks.from_first(seed % 2**63)
 
 
-def _remarks(data: CallData, labels: Labels, counts: list[int]) -> list[str]:
+def _remarks(data: CallData, counts: list[int]) -> list[str]:
     """Return warnings about data that is hard to learn."""
+    labels = data.labels
     remarks = [
         f"{few_samples(labels.known[k])}{plural(counts[k], 'sample')} so far; a class with fewer "
         f"than {FEW_SAMPLES} is hard to learn"
@@ -147,10 +147,8 @@ class CallRecord(Schema):
 class Call:
     """One call: its method, its data, its training and what it has measured so far."""
 
-    def __init__(
-        self, reader: Reader, setup: Setup, labels: Labels, data: CallData, job: Job
-    ) -> None:
-        fabric, before = job.fabric, reader.before
+    def __init__(self, reader: Reader, setup: Setup, data: CallData, job: Job) -> None:
+        fabric, before, labels = job.fabric, reader.before, data.labels
         self.reader, self.before = reader, before
         self.setup, self.labels, self.data = setup, labels, data
         self.known_before = len(before.labels.known) if before else 0
@@ -181,9 +179,8 @@ class Call:
     def _build(self, device: torch.device, ranks: Ranks) -> Method:
         """Return a method that continues from the knowledge before the call, if there is any."""
         setup, before, known = self.setup, self.before, len(self.labels.known)
-        streams, outputs = RandomStreams(setup.seed, device), setup.outputs(1 if before else known)
-        samples, loads = len(self.data.y), before is not None
-        method = setup.new_method(samples, known, outputs, streams, loads=loads, ranks=ranks)
+        samples, streams = len(self.data.y), RandomStreams(setup.seed, device)
+        method = setup.new_method(samples, known, streams, loads=before is not None, ranks=ranks)
         if before is not None:
             past = before.training_state()
             past["method"]["networks"] = copy_of(past["method"]["networks"])  # they are trained
@@ -321,11 +318,9 @@ class Call:
         negative = torch.stack([table.negative for table in tables])  # (T, K, K)
         shares = negative.double().mean(dim=0).cpu()
         classes = [self.labels.known[k] for k in tables[0].classes.tolist()]
-        pairs: list[list[Any]] = [
-            [classes[i], classes[j], float(shares[i, j])] for i, j in shares.nonzero().tolist()
-        ]
-        pairs.sort(key=lambda pair: -pair[2])
-        self.record.avoided = pairs[:KEPT_PAIRS]
+        places = shares.nonzero().tolist()
+        pairs: list[Any] = [[classes[i], classes[j], float(shares[i, j])] for i, j in places]
+        self.record.avoided = sorted(pairs, key=lambda pair: -pair[2])[:KEPT_PAIRS]
         self.record.avoided_share = float(shares.mean())
 
     def state_dict(self) -> dict[str, Any]:
@@ -333,11 +328,8 @@ class Call:
         return self.record.model_dump()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the record of a checkpoint; InputError if it is invalid."""
-        try:
-            self.record = CallRecord.model_validate(state)
-        except ValidationError as error:
-            raise InputError(f"record.{first_violation(error)}") from None
+        """Continue with the record of a checkpoint; FileError or InputError if it is invalid."""
+        self.record = validate(CallRecord, state, "record")
         if self.stopping is not None:
             if self.record.stopping is None:
                 raise InputError("record.stopping is missing")

@@ -16,24 +16,25 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from gradmix.classifier.inputs import (
+    FEWER_AT_A_TIME,
     Array,
+    InputReader,
     Inputs,
+    Labels,
     Layout,
     are_photos,
     needing_memory,
-    read_inputs,
     read_labels,
     read_weights,
     reading,
 )
 from gradmix.classifier.report import Observer, Say
 from gradmix.classifier.setup import choose_backbone, is_fine_tuned, photo_layout
-from gradmix.classifier.state import Learned, Pictures, bytes_of, digest
+from gradmix.classifier.state import Learned, Pictures, bytes_of, digest, picture_of
 from gradmix.data.image_folders.given import read_photos
 from gradmix.data.image_folders.read import HINT
 from gradmix.errors import CorruptFileError, FileError, InputError
@@ -51,7 +52,6 @@ from gradmix.training.metrics import count_correct
 from gradmix.types import Samples
 
 FEWER = "learn fewer samples per call, or set a smaller batch_size, image_size or model"
-FEWER_AT_A_TIME = "give fewer samples at a time"
 EMBED_BATCH = 32  # photos that pass the backbone at a time: more do not fit a CPU's caches
 QUALITY = 95  # of JPEG; at 90, embeddings of the pictures differ twice as much
 SAME = 2e-3  # relative distance of equal embeddings after rounding to 16 bits in files
@@ -68,18 +68,13 @@ class CallData:
 
     x: Tensor  # uint8 images (N, C, H, W), float32 rows (N, d) or embeddings (N, d)
     y: Array  # labels (N,)
-    given: Layout  # the form of the samples that the caller gave
-    announced: Array | None = None  # from `classes=`
+    layout: Layout  # the form of x
+    labels: Labels  # the known classes with these
     evaluation: tuple[Tensor, Array] | None = None  # from `eval_set=`
     skipped: tuple[str, ...] = ()  # why files of a folder are not used
     backbone: Backbone | None = None  # that computed x, if there is one
     photos: Tensor | None = None  # what it was computed from, uint8 (N, C, H, W)
     weights: Array | None = None  # of the samples, (N,), above 0
-
-    @property
-    def layout(self) -> Layout:
-        """The form of x."""
-        return self.given if self.backbone is None else Layout((self.backbone.embedding_size,))
 
     def digest(self) -> str:
         """Return a digest of samples and labels: equal if and only if nothing differs."""
@@ -110,7 +105,7 @@ class Reader:
         *,
         drop_unknown: bool = False,
     ) -> CallData:
-        """Return the data of a call; see `partial_fit`, and `read_inputs` for `skip`.
+        """Return the data of a call; see `partial_fit`, and `InputReader` for `skip`.
 
         With `drop_unknown`, samples of `eval_set` are dropped if their class is unknown.
         """
@@ -123,14 +118,13 @@ class Reader:
                 inputs = inputs._replace(x=inputs.x[torch.from_numpy(rows)])
                 labels, weights = labels[rows], weights[rows]
             x = self.embed(inputs.x, backbone, HINT)
-        announced = None
-        if classes is not None:
-            announced = np.unique(read_labels(classes, None, "classes"))
-            if announced.dtype.kind != labels.dtype.kind:
-                raise InputError("classes has labels of another kind than y")
-        given, photos = inputs.layout, None
-        if backbone is not None:
-            given, photos = photo_layout(backbone), inputs.x
+        announced = None if classes is None else np.unique(read_labels(classes, None, "classes"))
+        if announced is not None and announced.dtype.kind != labels.dtype.kind:
+            raise InputError("classes has labels of another kind than y")
+        known = (self.before.labels if self.before else Labels()).add(labels, announced)
+        given = inputs.layout if backbone is None else photo_layout(backbone)
+        photos = None if backbone is None else inputs.x
+        layout = inputs._replace(x=x).layout
         evaluation = None
         if eval_set is not None:
             pair = isinstance(eval_set, (tuple, list)) and len(eval_set) == 2
@@ -146,12 +140,12 @@ class Reader:
                     )
                 truth = self.labels(y, test.labels, len(test.x), "eval_set's y")
                 if drop_unknown:
-                    rows = self._known(truth, labels)
+                    rows = self._known(truth, known)
                     test, truth = test._replace(x=test.x[torch.from_numpy(rows)]), truth[rows]
                 if len(truth):
                     evaluation = self.embed(test.x, backbone, HINT), truth
         return CallData(
-            x, labels, given, announced, evaluation, inputs.skipped, backbone, photos, weights
+            x, labels, layout, known, evaluation, inputs.skipped, backbone, photos, weights
         )
 
     def read_folders(self, photos: str, test: str | None, skip_unreadable: bool) -> CallData | None:
@@ -164,10 +158,9 @@ class Reader:
         done = self.ranks.first and self._was_learned(data)
         return None if self.ranks.from_first(int(done)) else data
 
-    def _known(self, labels: Array, new: Array) -> npt.NDArray[np.int64]:
-        """Return which rows have a class that was learned before or is among the new labels."""
-        known = {*new.tolist(), *(self.before.labels.known if self.before else ())}
-        fits = np.isin(labels, sorted(known))
+    def _known(self, labels: Array, known: Labels) -> npt.NDArray[np.int64]:
+        """Return which rows have a known class."""
+        fits = np.isin(labels, known.known)
         unknown = sorted({*labels[~fits].tolist()})
         if unknown:
             self.observer.say(f"not measured: these classes are unknown: {', '.join(unknown)}")
@@ -216,7 +209,7 @@ class Reader:
     ) -> Inputs:
         """Return samples of the given form; a backbone decodes photos batch by batch."""
         size, stream = self.params["image_size"], backbone is not None
-        return read_inputs(X, self.estimator, given, size, name, stream=stream, **options)
+        return InputReader(self.estimator, given, size, name, stream, **options).read(X)
 
     def labels(self, y: Any, own: Any, count: int, name: str = "y") -> Array:
         """Return the labels of `count` samples: those given, or those that X contains itself."""
@@ -291,8 +284,7 @@ def keep_pictures(
         number = place[row.tobytes()]
         if number < len(photos):
             photo = photos.index_select(0, torch.tensor([number]))  # photos may be files
-            pixels = resized(backbone, photo)[0].permute(1, 2, 0).numpy()  # (H, W, C)
-            image = Image.fromarray(np.ascontiguousarray(pixels))
+            image = picture_of(resized(backbone, photo)[0])
             pictures.append(bytes_of(image, "JPEG", quality=QUALITY))
         else:
             pictures.append(known[number - len(photos)])

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from gradmix._setting_docs import classifier_help
 from gradmix.classifier import file
 from gradmix.classifier.call import learn
-from gradmix.classifier.call_data import FEWER, FEWER_AT_A_TIME, CallData, Reader
+from gradmix.classifier.call_data import FEWER, CallData, Reader
 from gradmix.classifier.export import ExportMixin
-from gradmix.classifier.inputs import Array, Inputs, Label, needing_memory, read_path, read_weights
+from gradmix.classifier.inputs import Array, Label, needing_memory, read_path, read_weights
 from gradmix.classifier.report import Callback, Observer, say_nothing, table
 from gradmix.classifier.setup import checked_params
 from gradmix.classifier.state import Learned
@@ -278,7 +278,7 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         labels = reader.labels(y, inputs.labels, len(inputs.x))
         weights = read_weights(sample_weight, len(inputs.x))
         truth = learned.labels.encode(labels).numpy()
-        best = _scores(learned, inputs).argmax(dim=1).numpy()
+        best = learned.scores(inputs.x).argmax(dim=1).numpy()
         return float(accuracy_score(truth, best, sample_weight=weights))
 
     def exemplars(self) -> tuple[Array, Array]:
@@ -385,9 +385,9 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
         """Learn the arguments of `Reader.read_call`; `fresh` starts from nothing."""
         with _lock_of(self):
             loud = self._params()["verbose"] > 0
-            show_line = partial(print, file=sys.stderr, flush=True) if loud else say_nothing
+            say = partial(print, file=sys.stderr, flush=True) if loud else say_nothing
             read = methodcaller("read_call", *given)
-            self._learn(read, Observer(show_line, callback), checkpoint, fresh=fresh)
+            self._learn(read, Observer(say, callback), checkpoint, fresh=fresh)
             return self
 
     def _learn(
@@ -443,32 +443,25 @@ class IncrementalClassifier(ExportMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def _reader_of(self, learned: Learned) -> Reader:
         """Return what reads samples to predict with this knowledge."""
-        here = {name: getattr(self, name) for name in ("image_size", "device", "threads")}
+        here = {"device": self.device, "threads": self.threads}
         return Reader(self, {**learned.setup.params, **here}, learned)
 
     def _scores_of(self, X: Any, name: str = "X") -> tuple[Learned, Tensor]:
         """Return the present knowledge and its scores of the known classes, (N, K)."""
         learned = self._fitted()
-        return learned, _scores(learned, self._reader_of(learned).read(X, name))
+        return learned, learned.scores(self._reader_of(learned).read(X, name).x)
 
     def _html_repr(self) -> str:
         """Return what notebooks show; scikit-learn's `_repr_html_` calls it."""
-        params = self.get_params(deep=False)
         changed = {
-            field.name: params[field.name]
+            field.name: getattr(self, field.name)
             for field in fields(self)
-            if params[field.name] is not field.default and params[field.name] != field.default
+            if repr(getattr(self, field.name)) != repr(field.default)  # arrays have no ==
         }
         return table(type(self).__name__, getattr(self, "_learned", None), changed)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learned")
-
-
-def _scores(learned: Learned, inputs: Inputs) -> Tensor:
-    what = f"predict {len(inputs.x)} samples of shape {inputs.layout.shape}"
-    with needing_memory(what, FEWER_AT_A_TIME):
-        return learned.scores(inputs.x)
 
 
 _LOCKS: WeakKeyDictionary[IncrementalClassifier, threading.RLock] = WeakKeyDictionary()

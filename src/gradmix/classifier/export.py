@@ -15,14 +15,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor, nn
 
 from gradmix.classifier.inputs import read_path
 from gradmix.classifier.report import MEASURED_ON, facts, plural
-from gradmix.classifier.state import Learned, bytes_of
+from gradmix.classifier.state import Learned, bytes_of, picture_of
 from gradmix.errors import FileError, GradMixError, InputError, MissingPackageError
 from gradmix.files.atomic_write import replacing
 from gradmix.models.pretrained import fold_batch_norms
@@ -416,8 +415,7 @@ def class_strips(learned: Learned) -> list[tuple[str, Image.Image]]:
         images = x[y == number]
         strip = Image.new("RGB", (max(1, len(images[:MOST])) * step, SIDE), "white")
         for place, image in enumerate(images[:MOST]):
-            pixels = np.asarray(image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1))
-            picture = Image.fromarray(pixels.transpose(1, 2, 0).copy())
-            strip.paste(ImageOps.contain(picture, (SIDE, SIDE)), (place * step, 0))
+            picture = ImageOps.contain(picture_of(image[:3]), (SIDE, SIDE))
+            strip.paste(picture, (place * step, 0))
         strips.append((f"{label} ({len(images)})", strip))
     return strips

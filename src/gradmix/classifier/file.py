@@ -17,7 +17,7 @@ import torch
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
-from gradmix.classifier.inputs import Label, as_array, is_out_of_memory
+from gradmix.classifier.inputs import Label, is_out_of_memory
 from gradmix.classifier.report import Report
 from gradmix.classifier.setup import check_params
 from gradmix.classifier.state import (
@@ -33,7 +33,7 @@ from gradmix.classifier.state import (
 )
 from gradmix.errors import FileError, InputError, MissingPackageError
 from gradmix.files import read_state_file, write_state_file
-from gradmix.files.schema import Schema, refuse, validate
+from gradmix.files.schema import Path, Schema, refuse, validate
 from gradmix.settings import check
 from gradmix.training.build import pick_device
 from gradmix.training.state_schema import MemoryState, TrainingState
@@ -41,8 +41,6 @@ from gradmix.training.state_schema import MemoryState, TrainingState
 KIND = "classifier"
 ENCODED = 2  # version of the contents of a file with encoded images; otherwise it is `CONTENTS`
 PROBES, PROBE_NUMBERS = 16, 2**16  # samples, and their numbers, that must have finite predictions
-
-FilePath = str | os.PathLike[str]
 
 # --- the schema -----------------------------------------------------------------------------
 
@@ -119,7 +117,7 @@ class ClassifierState(Schema):
 
     def _check_labels(self) -> None:
         labels = [*self.known, *self.declared]
-        array = as_array(labels)
+        array = np.array(labels)
         if len({*map(type, labels)}) != 1 or len({*self.known}) != len(self.known):
             refuse("known has labels of several kinds, or one twice")
         if array.dtype.kind not in "Uib" or array.tolist() != labels:  # too large, or ends in NUL
@@ -142,7 +140,7 @@ class ClassifierState(Schema):
 # --- writing --------------------------------------------------------------------------------
 
 
-def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned: Learned) -> None:
+def write(path: Path, params: Mapping[str, Any], random_state: Any, learned: Learned) -> None:
     """Write a classifier file. A seed is stored, a generator is not."""
     state = learned.to_state()
     changed = {
@@ -165,11 +163,11 @@ def write(path: FilePath, params: Mapping[str, Any], random_state: Any, learned:
 
 
 def read(
-    path: FilePath,
+    path: Path,
     defaults: Mapping[str, Any],
     model: Any = None,
     device: str | None = None,
-    weights: FilePath | None = None,
+    weights: Path | None = None,
 ) -> tuple[dict[str, Any], Learned]:
     """Return the parameters and the knowledge of a classifier; see `IncrementalClassifier.load`.
 
@@ -209,7 +207,7 @@ def read(
     return params, learned
 
 
-def _find_weights(path: FilePath, params: dict[str, Any], given: FilePath | None) -> None:
+def _find_weights(path: Path, params: dict[str, Any], given: Path | None) -> None:
     """Set the file with the backbone's weights, which the classifier file does not contain."""
     if given is not None:
         if params["weights"] is None:
@@ -240,7 +238,7 @@ def _predicts_finite(learned: Learned) -> bool:
 
 
 @contextmanager
-def _blaming(path: FilePath, model: nn.Module | None = None) -> Iterator[None]:
+def _blaming(path: Path, model: nn.Module | None = None) -> Iterator[None]:
     """Turn errors into a FileError, or an InputError if the caller's network does not fit."""
     try:
         yield
@@ -256,25 +254,22 @@ def _blaming(path: FilePath, model: nn.Module | None = None) -> Iterator[None]:
         ) from error
 
 
-def _find_device(path: FilePath, saved: str, given: str | None) -> str:
+def _find_device(path: Path, saved: str, given: str | None) -> str:
     """Return the given device, or else the saved one; refuse one that is not available here."""
     device = saved if given is None else given
     try:
         pick_device(check("device", device))
-    except Exception as error:
-        reason = str(error)
-        if not isinstance(error, InputError):  # a number that Fabric does not know
-            reason = f"device is {device!r}; give auto, cpu, cuda, mps or, for example, 'cuda:1'"
+    except InputError as error:
         if given is not None:
-            raise InputError(reason) from error
+            raise
         raise FileError(
             f"{path} was saved with a device that is not available here; load it with another, for "
-            f"example device='cpu': {reason}"
+            f"example device='cpu': {error}"
         ) from error
     return device
 
 
-def _check_model(path: FilePath, network: str | None, model: Any) -> None:
+def _check_model(path: Path, network: str | None, model: Any) -> None:
     """Require a network exactly if the file does not name one."""
     if network is None and not isinstance(model, nn.Module):
         raise InputError(

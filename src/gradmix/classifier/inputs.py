@@ -6,8 +6,9 @@ Whatever a caller passes, the result is a checked tensor or array, or an `InputE
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from gradmix.data.arrays import image_stack, own_class_names, read_items
+from gradmix.data.arrays import as_array, image_stack, own_class_names, read_items
 from gradmix.data.image_folders.given import is_photo, is_photo_list, is_plain_folder, read_photos
 from gradmix.data.image_folders.read import read_folder
 from gradmix.data.image_folders.source import is_archive
@@ -28,7 +29,9 @@ from gradmix.errors import GradMixError, InputError, OutOfMemoryError
 Array = npt.NDArray[Any]
 Label = str | int | bool
 
+FEWER_AT_A_TIME = "give fewer samples at a time"  # the remedy for too little memory
 LARGEST_KEPT = 64  # pixels; images in files with a longer side are resized to this
+SHOWN = 10  # known classes in a message
 
 
 class InputTypeError(InputError, TypeError):
@@ -72,19 +75,6 @@ def needing_memory(what: str, remedy: str) -> Iterator[None]:
         raise OutOfMemoryError(f"not enough memory to {what}; {remedy}{detail}") from error
 
 
-def as_numpy(tensor: Tensor, name: str) -> Array:
-    """Return a tensor as an array; InputError for sparse tensors, meta tensors and some dtypes."""
-    try:
-        array: Array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
-    except Exception as error:
-        what = "meta tensor without values" if tensor.is_meta else f"tensor ({tensor.layout})"
-        raise InputError(
-            f"{name} is a {tensor.dtype} {what}, which cannot become an array; give a dense tensor "
-            "of another type"
-        ) from error
-    return array
-
-
 class Layout(NamedTuple):
     """The form of a classifier's samples."""
 
@@ -101,55 +91,120 @@ class Inputs(NamedTuple):
     """Samples in the form that training takes."""
 
     x: Tensor  # uint8 images (N, C, H, W), perhaps `StreamedImages`, or float32 rows (N, d)
-    layout: Layout
     labels: Any = None  # of datasets and folders, which contain their labels
     skipped: tuple[str, ...] = ()  # why files of a folder are not used, a sentence per reason
+    names: tuple[str, ...] | None = None  # of the columns
+
+    @property
+    def layout(self) -> Layout:
+        """The form of x."""
+        return Layout(tuple(self.x.shape[1:]), self.names)
 
 
-def read_inputs(
-    X: Any,
-    estimator: Any,
-    expected: Layout | None,
-    size: int | None,
-    name: str = "X",
-    *,
-    stream: bool = False,
-    skip: Callable[[str], object] | None = None,
-    part: Literal["train", "test"] = "train",
-) -> Inputs:
-    """Read samples from an array, a tensor, a dataset, photos or a folder.
+@dataclass(frozen=True)
+class InputReader:
+    """Reads samples from an array, a tensor, a dataset, photos or a folder."""
 
-    Messages call them `name`. They get the `expected` form; None accepts any, and resizes the first
-    photos to `size` pixels a side. `stream` leaves photos in their files, for a backbone that
-    decodes them batch by batch. `skip` receives a message for each unreadable photo; None refuses
-    them. `part` is the part of a folder that contains `train` and `test`.
-    """
-    with reading(name):
-        x: Any
-        labels: Any = None
-        if are_photos(X):
-            return _read_photos(X, expected, name, skip, part, size=size, stream=stream)
-        if isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
+    estimator: Any  # the classifier; scikit-learn's messages name it
+    expected: Layout | None = None  # the form that samples get; None accepts any
+    size: int | None = None  # to resize photos of no expected form, in pixels a side
+    name: str = "X"  # of the samples in messages
+    stream: bool = False  # leave photos in their files; a backbone decodes them batch by batch
+    skip: Callable[[str], object] | None = None  # is told of unreadable photos; None refuses them
+    part: Literal["train", "test"] = "train"  # of a folder that contains both
+
+    def read(self, X: Any) -> Inputs:
+        """Return the samples; InputError if they cannot be used."""
+        expected, name = self.expected, self.name
+        with reading(name):
+            x: Any
+            labels: Any = None
+            if are_photos(X):
+                return self._read_photos(X)
+            if isinstance(X, (Mapping, Set, Iterator, DataLoader)) and not hasattr(X, "dtype"):
+                raise InputError(
+                    f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or photos"
+                )
+            if isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
+                x, numbers = read_items(X, name)
+                labels = _named(numbers, own_class_names(X), name)
+                x = x.numpy() if x.ndim == 2 else x
+            else:
+                x = self._read_array(X)
+            if not isinstance(x, Tensor):
+                return self._read_rows(x)._replace(labels=labels)
+            self._check_images(f"images of shape {tuple(x.shape[1:])}")
+            wanted = None if expected is None or self.stream else expected.shape
+            if wanted is not None and tuple(x.shape[1:]) != wanted:
+                x = read_photos(list(x), name, shape=wanted)
+            return Inputs(x, labels)
+
+    def _check_images(self, given: str) -> None:
+        """Refuse images, photos or arrays if the classifier takes rows."""
+        if self.expected is not None and not self.expected.images:
+            columns = self.expected.shape[0]
             raise InputError(
-                f"{name} is a {type(X).__name__}; give an array, a tensor, a dataset or photos"
+                f"{self.name} has {given}; this classifier has learned rows of {columns} numbers: "
+                f"give an array of shape (N, {columns})"
             )
-        if isinstance(X, Dataset) or (hasattr(X, "__getitem__") and _gives_pairs(X)):
-            x, numbers = read_items(X, name)
-            labels = _named(numbers, own_class_names(X), name)
-            x = x.numpy() if x.ndim == 2 else x
-        else:
-            x = _read_array(X, expected, name)
-        if not isinstance(x, Tensor):  # rows
-            return _rows(x, estimator, expected, name)._replace(labels=labels)
-        if expected is not None and not expected.images:
-            raise InputError(
-                f"{name} has images of shape {tuple(x.shape[1:])}; this classifier has learned "
-                f"rows of {expected.shape[0]} numbers"
-            )
-        wanted = None if expected is None or stream else expected.shape
-        if wanted is not None and tuple(x.shape[1:]) != wanted:
-            x = read_photos(list(x), name, shape=wanted)
-        return Inputs(x, Layout(tuple(x.shape[1:])), labels)
+
+    def _read_photos(self, X: Any) -> Inputs:
+        """Return photos, their labels if they are in class folders, and what was skipped."""
+        self._check_images("photos")
+        shape = None if self.expected is None else self.expected.shape
+        form: Any = {"shape": shape, "size": self.size, "largest": LARGEST_KEPT}
+        labelled = isinstance(X, (str, os.PathLike))
+        if labelled and os.path.isfile(X):
+            labelled = is_archive(X)
+        elif labelled and self.part == "test":  # to predict, a plain folder will do
+            labelled = not is_plain_folder(X)
+        if not labelled:
+            photos = [X] if is_photo(X) else X
+            return Inputs(read_photos(photos, self.name, stream=self.stream, **form))
+        x, listing = read_folder(X, skip=self.skip, part=self.part, stream=self.stream, **form)
+        labels = np.array([listing.classes[label] for label in listing.labels])
+        return Inputs(x, labels, listing.skipped)
+
+    def _read_array(self, X: Any) -> Any:
+        """Return images as a tensor (N, C, H, W), and rows as they are."""
+        if isinstance(X, Tensor) or (isinstance(X, (list, tuple)) and np.ndim(X) > 2):
+            X = as_array(X, self.name)
+        if getattr(X, "ndim", 2) < 3:
+            return X
+        array = np.asarray(X)
+        self._check_images(f"shape {array.shape}")
+        colour = self.expected is not None and self.expected.shape[0] > 1
+        if colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4:
+            array = array[None]  # one photo, (H, W, 3) or (H, W, 4)
+        return image_stack(array, self.name)
+
+    def _read_rows(self, X: Any) -> Inputs:
+        """Check rows by the rules of scikit-learn."""
+        expected, name = self.expected, self.name
+        scratch: Any = object.__new__(type(self.estimator))  # records the columns in its place
+        if expected is not None:
+            if expected.images:
+                raise InputError(
+                    f"{name} has rows of numbers and does not contain images; this classifier "
+                    f"takes photos, or images such as {expected.shape}"
+                )
+            scratch.n_features_in_ = expected.shape[0]
+            if expected.names is not None:
+                scratch.feature_names_in_ = np.array(expected.names, dtype=object)
+        try:
+            with np.errstate(over="ignore"):  # an overflow gives infinity, which is refused
+                array = validate_data(scratch, X, reset=expected is None, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            kind = InputTypeError if isinstance(error, TypeError) else InputError
+            raise kind(_reason(str(error), name)) from error
+        names = getattr(scratch, "feature_names_in_", None)
+        x = torch.from_numpy(np.array(array))  # a copy: the caller may change the array
+        return Inputs(x, names=None if names is None else tuple(map(str, names)))
+
+
+def are_photos(X: Any) -> bool:
+    """Whether samples are photos: a path, bytes, a file, a Pillow image, or a list of these."""
+    return not isinstance(X, (np.ndarray, Tensor)) and (is_photo(X) or is_photo_list(X))
 
 
 def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
@@ -164,11 +219,6 @@ def _named(numbers: list[int], names: Sequence[str] | None, what: str) -> Array:
     return np.array([names[number] for number in numbers])
 
 
-def are_photos(X: Any) -> bool:
-    """Whether samples are photos: a path, bytes, a file, a Pillow image, or a list of these."""
-    return not isinstance(X, (np.ndarray, Tensor)) and (is_photo(X) or is_photo_list(X))
-
-
 def _gives_pairs(X: Any) -> bool:
     """Whether X behaves like a dataset of (image, label) pairs without being PyTorch's."""
     return (
@@ -178,77 +228,6 @@ def _gives_pairs(X: Any) -> bool:
         and len(X) > 0
         and isinstance(X[0], tuple)
     )
-
-
-def _read_photos(
-    X: Any,
-    expected: Layout | None,
-    name: str,
-    skip: Callable[[str], object] | None,
-    part: Literal["train", "test"],
-    **options: Any,
-) -> Inputs:
-    """Return photos, their labels if they are in class folders, and what was skipped."""
-    if expected is not None and not expected.images:
-        raise InputError(f"{name} are photos; this classifier has learned rows of numbers")
-    options |= {"shape": None if expected is None else expected.shape, "largest": LARGEST_KEPT}
-    labelled = isinstance(X, (str, os.PathLike))
-    if labelled:  # to predict, a plain folder will do
-        labelled = is_archive(X) if os.path.isfile(X) else part == "train" or not is_plain_folder(X)
-    if not labelled:
-        x = read_photos([X] if is_photo(X) else X, name, **options)
-        return Inputs(x, Layout(tuple(x.shape[1:])))
-    x, listing = read_folder(X, skip=skip, part=part, **options)
-    labels = np.array([listing.classes[label] for label in listing.labels])
-    return Inputs(x, Layout(tuple(x.shape[1:])), labels, listing.skipped)
-
-
-def _read_array(X: Any, expected: Layout | None, name: str) -> Any:
-    """Return images as a tensor (N, C, H, W), and rows as they are."""
-    if isinstance(X, Tensor):
-        X = as_numpy(X.float() if X.dtype == torch.bfloat16 else X, name)
-    elif isinstance(X, (list, tuple)):
-        try:
-            X = np.asarray(X) if np.ndim(X) > 2 else X
-        except ValueError as error:
-            raise InputError(f"{name} is not a rectangular array: {error}") from error
-    if getattr(X, "ndim", 2) < 3:
-        return X
-    array = np.asarray(X)
-    if expected is not None and not expected.images:
-        columns = expected.shape[0]
-        raise InputError(
-            f"{name} has shape {array.shape}; this classifier has learned rows of {columns} "
-            f"numbers: give an array of shape (N, {columns})"
-        )
-    colour = expected is not None and expected.shape[0] > 1
-    if colour and array.ndim == 3 and array.shape[2] in (3, 4) and min(array.shape[:2]) > 4:
-        array = array[None]  # one photo, (H, W, 3) or (H, W, 4)
-    return image_stack(array, name)
-
-
-def _rows(X: Any, estimator: Any, expected: Layout | None, name: str) -> Inputs:
-    """Check rows by the rules of scikit-learn."""
-    scratch: Any = object.__new__(type(estimator))  # records the columns in place of the classifier
-    if expected is not None:
-        if expected.images:
-            raise InputError(
-                f"{name} has rows of numbers and does not contain images; this classifier takes "
-                f"photos, or images such as {expected.shape}"
-            )
-        scratch.n_features_in_ = expected.shape[0]
-        if expected.names is not None:
-            scratch.feature_names_in_ = np.array(expected.names, dtype=object)
-    try:
-        with np.errstate(over="ignore"):  # an overflow gives infinity, which is refused
-            array = validate_data(scratch, X, reset=expected is None, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        kind = InputTypeError if isinstance(error, TypeError) else InputError
-        raise kind(_reason(str(error), name)) from error
-    names = getattr(scratch, "feature_names_in_", None)
-    columns = None if names is None else tuple(map(str, names))
-    x = torch.from_numpy(np.array(array))  # a copy: the caller may change the array
-    return Inputs(x, Layout((x.shape[1],), columns))
 
 
 def _reason(message: str, name: str) -> str:
@@ -295,8 +274,7 @@ def read_weights(sample_weight: Any, count: int) -> Array | None:
     if sample_weight is None:
         return None
     with reading("sample_weight"):
-        is_tensor = isinstance(sample_weight, Tensor)
-        raw = as_numpy(sample_weight, "sample_weight") if is_tensor else np.asarray(sample_weight)
+        raw = as_array(sample_weight, "sample_weight")
         if raw.dtype.kind not in "iufb" or raw.shape != (count,):
             raise InputError(
                 f"sample_weight is {raw.dtype} of shape {raw.shape}; give one number for each of "
@@ -322,13 +300,13 @@ class Labels(NamedTuple):
     @property
     def classes(self) -> Array:
         """Known and announced classes, sorted, as in scikit-learn's `classes_`."""
-        return np.unique(as_array({*self.known, *self.declared}))
+        return np.unique([*self.known, *self.declared])
 
     def by_class(self, values: Array, unseen: float) -> Array:
         """Return columns of known classes (N, known) in the order of `classes`, (N, K)."""
         classes = self.classes
         result = np.full((len(values), len(classes)), unseen)
-        result[:, np.searchsorted(classes, as_array(self.known))] = values
+        result[:, np.searchsorted(classes, self.known)] = values
         return result
 
     def add(self, labels: Array, announced: Array | None) -> Labels:
@@ -356,16 +334,14 @@ class Labels(NamedTuple):
 
     def encode(self, labels: Array, name: str = "y") -> Tensor:
         """Return the class number of each label, int64 (N,); InputError for an unknown class."""
-        classes, inverse = np.unique(labels, return_inverse=True)
         number = {label: k for k, label in enumerate(self.known)}
-        for label in classes.tolist():
-            if label not in number:
-                raise InputError(
-                    f"{name} has the class {label!r}, which was never learned; known are "
-                    f"{_some(self.known)}"
-                )
-        table = np.array([number[label] for label in classes.tolist()], dtype=np.int64)
-        return torch.from_numpy(table[inverse.reshape(-1)])
+        try:
+            return torch.tensor([number[label] for label in labels.tolist()], dtype=torch.int64)
+        except KeyError as error:
+            raise InputError(
+                f"{name} has the class {error.args[0]!r}, which was never learned; known are "
+                f"{_some(self.known)}"
+            ) from None
 
     def check_kind(self, labels: Array, name: str = "y") -> None:
         """Refuse labels of another kind: text, integers and booleans cannot be combined."""
@@ -379,18 +355,16 @@ class Labels(NamedTuple):
     def find(self, label: Any) -> int:
         """Return the number of one known class; InputError for anything else."""
         value = label.item() if isinstance(label, np.generic) else label
-        if type(value) is not type(self.known[0]):
-            kind = _kind(as_array(self.known))
-            raise InputError(f"label is {str(label)[:80]!r}; give one class, the labels are {kind}")
-        if value not in self.known:
-            raise InputError(f"label is {value!r}; the known classes are {_some(self.known)}")
-        return self.known.index(value)
+        if type(value) is type(self.known[0]) and value in self.known:
+            return self.known.index(value)
+        shown = value if isinstance(value, Label) else str(value)[:80]
+        raise InputError(f"label is {shown!r}; the known classes are {_some(self.known)}")
 
 
 def read_labels(y: Any, count: int | None, name: str = "y") -> Array:
     """Return `count` labels as an array of text, integers or booleans; InputError otherwise."""
     with reading(name):
-        labels = _label_array(as_numpy(y, name) if isinstance(y, Tensor) else y, name)
+        labels = _label_array(as_array(y, name) if isinstance(y, Tensor) else y, name)
     if count is not None and len(labels) != count:
         raise InputError(
             f"{name} has {len(labels)} labels for {count} samples; "
@@ -428,15 +402,10 @@ def _label_array(y: Any, name: str) -> Array:
     return array.astype(np.int64) if array.dtype.kind in "fiu" else array
 
 
-def as_array(labels: Iterable[Label]) -> Array:
-    """Return labels of one kind as an array."""
-    return np.array(list(labels))
-
-
 def _kind(labels: Array) -> str:
     return _KINDS.get(labels.dtype.kind, str(labels.dtype))
 
 
-def _some(labels: tuple[Label, ...], most: int = 10) -> str:
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return ", ".join(repr(label) for label in labels[:most]) + more
+def _some(labels: tuple[Label, ...]) -> str:
+    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    return ", ".join(map(repr, labels[:SHOWN])) + more

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 LINE_SECONDS = 5.0  # between two lines of progress
 SHOWN_CLASSES = 20
 SHOWN_PAIRS = 20
-MEASURED_ON: dict[str | None, str] = {
-    "eval_set": "eval_set",
-    "holdout": "held-out samples",
-}  # in words
+MEASURED_ON: dict[str | None, str] = {"eval_set": "eval_set", "holdout": "held-out samples"}
 UNKNOWN = (
     "accuracy and forgetting are unknown: there is no data to measure them; pass eval_set=, or set "
     "holdout_per_class= to hold out some samples of each class"
@@ -162,8 +159,6 @@ class PhotosEmbedded(NamedTuple):
 
 
 Callback = Callable[[Event | PhotosEmbedded], object]
-
-
 Say = Callable[[str], object]  # receives a text for the user
 
 
@@ -172,20 +167,15 @@ def say_nothing(_: str) -> None:
 
 
 class Observer:
-    """Observes a call: shows a line about every five seconds, and passes events to `callback`.
+    """Observes a call: passes events to `callback`, and a line about every five seconds to `say`.
 
-    `say` receives messages, such as what a checkpoint does. An `Observer()` shows nothing.
+    `say` also receives messages, such as what a checkpoint does. An `Observer()` shows nothing.
     """
 
-    def __init__(
-        self,
-        show_line: Say = say_nothing,
-        callback: Callback | None = None,
-        say: Say = say_nothing,
-    ) -> None:
+    def __init__(self, say: Say = say_nothing, callback: Callback | None = None) -> None:
         if callback is not None and not callable(callback):
             raise InputError(f"callback is {str(callback)[:80]!r}; give a function of one event")
-        self.say, self._show_line, self._callback = say, show_line, callback
+        self.say, self._callback = say, callback
         self._last = time.monotonic()
 
     def on_photo(self, done: int, total: int) -> None:
@@ -213,7 +203,7 @@ class Observer:
         now = time.monotonic()
         if always or now - self._last >= LINE_SECONDS:
             self._last = now
-            self._show_line(text)
+            self.say(text)
 
 
 # --- a classifier as a table, and rankings of classes ---------------------------------------

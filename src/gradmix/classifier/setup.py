@@ -143,15 +143,11 @@ def check_memory(params: Params, kind: type[Method] | None) -> None:
     if kind is not None:
         kind.check_memory(each)
     least = 1 if kind is not None and kind.replays else 0  # exemplars for replay
-    if each and held > each - least:
+    most = max(0, each - least)
+    if held > most:
         raise InputError(
-            f"holdout_per_class is {held} of {each} exemplars_per_class; leave at least one for "
-            "replay"
-        )
-    if not each and held:
-        raise InputError(
-            f"holdout_per_class is {held} and exemplars_per_class is 0; held-out samples are "
-            "stored, too: set one of them to another number"
+            f"holdout_per_class is {held} and exemplars_per_class is {each}, which includes them; "
+            f"hold out at most {most}"
         )
 
 
@@ -193,10 +189,10 @@ def names_backbone(params: Params) -> bool:
 
 def choose_backbone(params: Params, layout: Layout | None) -> Backbone | None:
     """Return the backbone of a first call: the named one, or the default; photos have no layout."""
-    model, size = params["model"], params["image_size"]
-    if model == "auto":
-        model = None if layout is not None and _suits_mlp(layout) else default_backbone()
-    return None if model is None else find_backbone(params, model, size)
+    if params["model"] == "auto":
+        suits_mlp = layout is not None and _suits_mlp(layout)
+        params = {**params, "model": None if suits_mlp else default_backbone()}
+    return find_backbone(params)
 
 
 @cache
@@ -214,11 +210,11 @@ def default_backbone() -> str | None:
     return DEFAULT
 
 
-def find_backbone(params: Params, model: str | nn.Module, size: int | None) -> Backbone | None:
+def find_backbone(params: Params) -> Backbone | None:
     """Return the backbone that `model` names, or a copy of the one it is; None for networks."""
-    if not names_backbone({**params, "model": model}):
+    if not names_backbone(params):
         return None
-    weights = params["weights"]
+    model, weights, size = (params[name] for name in ("model", "weights", "image_size"))
     own = {name: params[name] for name in ("mean", "std") if params[name] is not None}
     if isinstance(model, str) and own:
         raise InputError(
@@ -229,6 +225,7 @@ def find_backbone(params: Params, model: str | nn.Module, size: int | None) -> B
         return published_backbone(model, size)
     with reading("model or weights"):
         loaded = load_pretrained(copy.deepcopy(model), weights=weights, input_size=size)
+    check_statistics(own.get("mean", loaded.mean), own.get("std", loaded.std), len(loaded.mean))
     changed = {name: tuple(value / 255 for value in values) for name, values in own.items()}
     return replace(loaded, **changed)  # type: ignore[arg-type]
 
@@ -381,16 +378,10 @@ class Setup:
         return names
 
     def new_method(
-        self,
-        samples: int,
-        known: int,
-        outputs: int,
-        streams: RandomStreams,
-        *,
-        loads: bool,
-        ranks: Ranks = ALONE,
+        self, samples: int, known: int, streams: RandomStreams, *, loads: bool, ranks: Ranks = ALONE
     ) -> Method:
-        """Return a method with a new network; `loads`: saved weights will replace its weights."""
+        """Return a method with a new network; `loads`: a saved state will replace the network's."""
+        outputs = self.outputs(1 if loads else known)
         network, size = partial(self._network, outputs, loads), max(known, outputs)
         return self.design(samples, known).build(
             network, size, self.layout.shape, self.mean, self.std, streams, ranks
@@ -400,7 +391,7 @@ class Setup:
         params = self.params
         if is_fine_tuned(params):
             given = {**params, "weights": None} if loads else params
-            backbone = find_backbone(given, params["model"], params["image_size"])
+            backbone = find_backbone(given)
             assert backbone is not None
             return fine_tune(backbone, outputs, params["finetune"], generator=generator)
         if isinstance(self.model, str):
@@ -444,21 +435,13 @@ def first_setup(
     # Statistics of the first data would make closed forms depend on the order of the calls.
     trains = find_method(choose_method(params["method"], model)).trains
     mean, std = channel_statistics(x) if trains else (zeros, ones)
-    mean = mean if params["mean"] is None else _numbers("mean", params["mean"])
-    std = std if params["std"] is None else _numbers("std", params["std"])
+    mean = mean if params["mean"] is None else params["mean"]
+    std = std if params["std"] is None else params["std"]
     check_statistics(mean, std, layout.shape[0])
     if layout.images and params["std"] is not None and max(std) < 1:
         raise InputError(
             f"std is {std}; give mean and std of images for bytes, 0 to 255, even if X has floats "
             "from 0 to 1: multiply both by 255"
         )
+    mean, std = tuple(map(float, mean)), tuple(map(float, std))
     return Setup(dict(params), layout, model, mean, std, seed)
-
-
-def _numbers(name: str, given: Any) -> Numbers:
-    try:
-        return tuple(map(float, given))
-    except Exception as error:
-        raise InputError(
-            f"{name} is {str(given)[:80]!r}; give a number for each channel or column"
-        ) from error

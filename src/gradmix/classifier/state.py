@@ -21,7 +21,7 @@ from PIL import Image, features
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from gradmix.classifier.inputs import Labels, Layout
+from gradmix.classifier.inputs import FEWER_AT_A_TIME, Labels, Layout, needing_memory
 from gradmix.classifier.report import Report
 from gradmix.classifier.setup import Setup, budget, find_backbone
 from gradmix.closed_form import energy, fit_threshold
@@ -87,11 +87,13 @@ class Learned:
         """Return a function of the network inputs of samples, in parts, on the CPU."""
         parts = []
         size = max(1, PREDICT_NUMBERS // x.shape[1:].numel())
-        for part in x.split(min(size, PREDICT_MOST)):
-            inputs = self.method.normalise(part.to(self.device))
-            with self._lock:  # some methods observe the network while it computes
-                parts.append(function(inputs).cpu())
-        return torch.cat(parts)
+        what = f"predict {len(x)} samples of shape {tuple(x.shape[1:])}"
+        with needing_memory(what, FEWER_AT_A_TIME):
+            for part in x.split(min(size, PREDICT_MOST)):
+                inputs = self.method.normalise(part.to(self.device))
+                with self._lock:  # some methods observe the network while it computes
+                    parts.append(function(inputs).cpu())
+            return torch.cat(parts)
 
     def novelty_threshold(self, false_alarm_rate: float) -> float:
         """Return the novelty above which a sample counts as unknown, from held-out samples."""
@@ -120,7 +122,8 @@ class Learned:
     def forget(self, label: Any, x: Tensor | None = None) -> Learned:
         """Return the knowledge without a class; x are all samples it was learned from, if known."""
         number = self.labels.find(label)
-        label, labels = self.labels.known[number], self.labels.without(self.labels.known[number])
+        label = self.labels.known[number]
+        labels = self.labels.without(label)
         if not labels.known:
             raise InputError(
                 f"{label!r} is the last class that is left, and a classifier needs one; "
@@ -242,7 +245,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     if state.get("features") is not None:
         source = state["features"]
         named = source["name"] if params["model"] in (None, "auto") else params["model"]
-        backbone = find_backbone(params, named, source["size"])
+        backbone = find_backbone({**params, "model": named, "image_size": source["size"]})
         if backbone is None or backbone.digest != source["digest"]:
             raise InputError(
                 f"features.digest: the weights of {source['name']} differ from those it was saved "
@@ -257,7 +260,7 @@ def from_state(state: Mapping[str, Any], model: Any = None, device: str | None =
     outputs = saved["method"]["structure"]["outputs"]
     if setup.outputs(outputs) != outputs:
         raise InputError(f"structure.outputs: {outputs} do not fit the parameters")
-    method = setup.new_method(1, len(labels.known), outputs, streams, loads=True)
+    method = setup.new_method(1, len(labels.known), streams, loads=True)
     load_method(method, saved)
     for network in method.networks().values():
         network.eval()
@@ -368,8 +371,8 @@ def pack_pictures(pictures: Pictures) -> dict[str, Tensor]:
 
 def unpack_pictures(state: Mapping[str, Tensor]) -> Pictures:
     """Return the pictures of a state that was checked."""
-    content, ends = state["content"].numpy().tobytes(), state["sizes"].cumsum(0).tolist()
-    return tuple(content[start:end] for start, end in zip([0, *ends], ends, strict=False))
+    parts = state["content"].split(state["sizes"].tolist())
+    return tuple(part.numpy().tobytes() for part in parts)
 
 
 class EncodedImages(PicturesState):
@@ -400,10 +403,8 @@ def encode_images(images: Tensor) -> Tensor | dict[str, Any]:
     >>> len(encoded["content"]) < 256, decode_images(encoded).shape
     (True, torch.Size([1, 1, 16, 16]))
     """
-    few_channels = images.ndim == 4 and images.shape[1] in CHANNELS
-    if images.dtype != torch.uint8 or not few_channels or max(images.shape[2:]) > WEBP_SIDE:
-        return images
-    if not features.check("webp"):
+    fits = images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] in CHANNELS
+    if not fits or max(images.shape[2:]) > WEBP_SIDE or not features.check("webp"):
         return images
     encoded = pack_pictures(tuple(map_ahead(_to_webp, images.cpu())))
     whole, size = images.numel(), len(encoded["content"])
@@ -421,11 +422,16 @@ def decode_images(state: Mapping[str, Any]) -> Tensor:
 
 
 def _to_webp(image: Tensor) -> bytes:
-    pixels = image.expand(3, -1, -1) if len(image) == 1 else image  # WebP has no grey images
-    picture = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
     # Method 1 takes a tenth of the time of the default, 4, for 2% more bytes. `exact` keeps the
     # colours of transparent pixels.
-    return bytes_of(picture, "WEBP", lossless=True, quality=0, method=1, exact=True)
+    options = {"lossless": True, "quality": 0, "method": 1, "exact": True}
+    return bytes_of(picture_of(image), "WEBP", **options)
+
+
+def picture_of(image: Tensor) -> Image.Image:
+    """Return uint8 pixels (C, H, W) as an RGB or RGBA image; WebP has no grey images."""
+    pixels = image.expand(3, -1, -1) if len(image) == 1 else image
+    return Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
 
 
 def bytes_of(image: Image.Image, kind: str, **options: Any) -> bytes:

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,8 +59,7 @@ def demo() -> None:
     """Learn photos, then compare GradMix with other mixes on digits; takes about a minute."""
     demo_photos()
     show_settings()
-    every = [config for row in demo_configs().values() for config in row]
-    results, finished = run_all(every, store=None)
+    results, finished = run_all(demo_configs(), store=None)
     show_comparison(results)
     if not finished:
         raise typer.Exit(130)
@@ -183,16 +183,13 @@ def show_comparison(results: Sequence[RunResult]) -> None:
     from gradmix.runs.comparisons import gradients_add
     from gradmix.runs.groups import group_results
 
-    labels = [label for label, row in demo_configs().items() for _ in row]
-    rows: dict[str, list[RunResult]] = {}
-    for label, result in zip(labels, results, strict=False):
-        rows.setdefault(label, []).append(result)
+    rows = {label: list(row) for label, row in groupby(results, _label)}
     if rows:
         table = results_table(rows)
         table.columns.pop()  # seconds: the demo compares accuracy
         print_table(table)
         output.print(_forgetting_chart(rows))
-    if len(results) == len(labels):
+    if len(results) == len(MIXES) * len(SEEDS):
         groups = group_results(results)
         added = next(filter(None, (gradients_add(group, groups) for group in groups)))
         output.print(
@@ -202,16 +199,17 @@ def show_comparison(results: Sequence[RunResult]) -> None:
         )
 
 
-def demo_configs() -> dict[str, list[RunConfig]]:
-    """Return the runs of every row, in the order of computation."""
+def demo_configs() -> list[RunConfig]:
+    """Return the runs in the order of computation."""
     from gradmix.runs.config import config_for
 
-    return {
-        "ER" if mix == "none" else f"ER + {mix}": [
-            config_for("digits", mix=mix, seed=seed) for seed in SEEDS
-        ]
-        for mix in MIXES
-    }
+    return [config_for("digits", mix=mix, seed=seed) for mix in MIXES for seed in SEEDS]
+
+
+def _label(result: RunResult) -> str:
+    """Return the row of a result in the tables."""
+    mix = result.config["mix"]
+    return "ER" if mix == "none" else f"ER + {mix}"
 
 
 def _forgetting_chart(rows: Mapping[str, Sequence[RunResult]]) -> Table:

@@ -52,7 +52,6 @@ DEFAULTS: dict[str, Any] = {
     "random_state": 0,
     "threads": 1,
 }
-NO_EXEMPLARS = {"holdout_per_class": 0}  # with --exemplars 0, unless --holdout is given
 
 
 def _options() -> Iterator[inspect.Parameter]:
@@ -92,9 +91,9 @@ def learn(
     training. If the command is stopped, repeat it: it resumes from its last checkpoint and writes
     an identical file.
     """
-    for folder in (photos, test):
-        if folder is not None:
-            existing_path(folder)  # before the slow imports
+    folders = [folder for folder in (photos, test) if folder is not None]
+    for folder in folders:
+        existing_path(folder)  # before the slow imports
     if os.path.isdir(model):
         raise FileError(f"{model} is a folder; give a file for the model")
     from gradmix.classifier.report import Observer
@@ -104,8 +103,8 @@ def learn(
 
     if processes_outside() > 1:
         raise InputError("this command starts its processes itself; use --devices, not torchrun")
-    for folder in (photos, test):
-        if folder is not None and os.path.isfile(folder) and not is_archive(folder):
+    for folder in folders:
+        if os.path.isfile(folder) and not is_archive(folder):
             raise InputError(f"{folder} is a file; give a folder with a folder for each class")
     if test is None and has_own_test(photos):
         test = photos
@@ -121,7 +120,7 @@ def learn(
         ):
             warnings.simplefilter("ignore", DataWarning)  # the report contains them
             bars = messages.is_terminal
-            observer: Any = _Bars(progress) if bars else Observer(remark, say=remark)
+            observer: Any = _Bars(progress) if bars else Observer(remark)
             classifier = _learn_into(model, given, read, observer, checkpoint)
     except KeyboardInterrupt:
         resumes = checkpoint.exists()
@@ -149,8 +148,9 @@ def _learn_into(
         if os.path.exists(model):
             classifier = IncrementalClassifier.load(model)
         else:
-            none = given.get("exemplars_per_class") == 0
-            classifier = IncrementalClassifier(**DEFAULTS | (NO_EXEMPLARS if none else {}))
+            classifier = IncrementalClassifier(**DEFAULTS)
+            if given.get("exemplars_per_class") == 0:  # held-out images are exemplars, too
+                classifier.holdout_per_class = 0
         classifier.set_params(**given)
         if classifier._learn(read, observer, str(checkpoint)):
             classifier._write(model)

@@ -1,8 +1,8 @@
 """Closed-form heads: classifiers on frozen embeddings that need no training and forget nothing."""
 
 from gradmix.closed_form.base import ClosedFormHead, Linear
-from gradmix.closed_form.calibrated import CalibratedHead
 from gradmix.closed_form.calibration import (
+    CalibratedHead,
     energy,
     every_tenth,
     expected_calibration_error,

@@ -242,10 +242,7 @@ class ClosedFormHead(ABC):
         Raises:
             FileError: If the state does not fit; nothing is changed.
         """
-        on_cpu = {
-            name: part.cpu() if isinstance(part, Tensor) else part for name, part in state.items()
-        }
-        saved = validate(SavedSums, on_cpu, STATE)
+        saved = validate(SavedSums, dict(state), STATE)
         order, classes = len(self._gram), len(saved.classes)
         triangle = order * (order + 1) // 2
         shapes = {"counts": (classes,), "sums": (classes, self.feature_size), "gram": (triangle,)}
@@ -255,10 +252,11 @@ class ClosedFormHead(ABC):
                 raise FileError(f"{STATE} is damaged: {name} has shape {found}, not {shape}")
         if (saved.classes.diff() <= 0).any() or (saved.counts <= 0).any():
             raise FileError(f"{STATE} is damaged: classes must ascend and counts be positive")
-        self._labels, self._counts = saved.classes.clone(), saved.counts.clone()
+        copies = (part.to("cpu", copy=True) for part in (saved.classes, saved.counts, saved.sums))
+        self._labels, self._counts, self._sums = copies
         gram = torch.zeros(order, order, dtype=torch.float64)
-        gram[tuple(torch.tril_indices(order, order))] = saved.gram
-        self._sums, self._gram, self._linear = saved.sums.clone(), symmetric(gram), None
+        gram[tuple(torch.tril_indices(order, order))] = saved.gram.cpu()
+        self._gram, self._linear = symmetric(gram), None
 
 
 def symmetric(matrix: Tensor) -> Tensor:

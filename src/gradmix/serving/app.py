@@ -153,6 +153,12 @@ def create_app(
             reason = f"top is {first['input']!r}; give a whole number from 1 to {MOST_CLASSES}"
         return JSONResponse({"detail": reason}, 422)
 
+    @app.exception_handler(GradMixError)
+    async def explain(_: Request, error: GradMixError) -> JSONResponse:
+        """Answer a request whose photos cannot be used with the reason."""
+        codes = {TooLargeError: 413, CorruptFileError: 422}
+        return JSONResponse({"detail": str(error)}, codes.get(type(error), 500))
+
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def show_page() -> HTMLResponse:
         return HTMLResponse(page, headers=PAGE_HEADERS)
@@ -162,7 +168,7 @@ def create_app(
         """Return "ok", or "stale" with the reason why a new model file is not used."""
         return {
             "status": "stale" if model.problem else "ok",
-            "model": model.path.name.encode(errors="replace").decode(),
+            "model": _text(model.path.name),
             "classes": len(model.loaded.classes),
             "problem": model.problem or None,
         }
@@ -180,14 +186,7 @@ def create_app(
         """Return the most likely classes of each uploaded photo."""
         if len(photo) > MOST_PHOTOS:
             raise HTTPException(413, f"{len(photo)} photos; send at most {MOST_PHOTOS} at a time")
-        try:
-            found = model.rank([part.file.read() for part in photo], top)
-        except TooLargeError as error:
-            raise HTTPException(413, str(error)) from error
-        except CorruptFileError as error:
-            raise HTTPException(422, str(error)) from error
-        except GradMixError as error:
-            raise HTTPException(500, str(error)) from error
+        found = model.rank([part.file.read() for part in photo], top)
         return {
             "predictions": [
                 {

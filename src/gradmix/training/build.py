@@ -165,10 +165,11 @@ def new_fabric(wanted: str, **given: Any) -> Fabric:
         InputError: If there is no such device.
     """
     from lightning_fabric import Fabric  # takes as long to import as PyTorch
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     try:
         return Fabric(**given)
-    except (ValueError, RuntimeError, TypeError, ImportError) as error:
+    except (ValueError, RuntimeError, TypeError, ImportError, MisconfigurationException) as error:
         remedy = "give auto, cpu, cuda, cuda:1 or mps"
         raise InputError(f"{wanted}, which cannot be used here ({error}); {remedy}") from error
 
