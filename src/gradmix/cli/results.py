@@ -129,6 +129,7 @@ def _open_store(path: str) -> ResultStore:
 
 def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult]:
     """Return the results of a protocol version, by default the current one; say what is skipped."""
+    from gradmix.runs.measures import count
     from gradmix.runs.results import protocol_version
 
     everything, problems = store.read_all()
@@ -141,7 +142,8 @@ def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult
     if others:
         versions = ", ".join(map(str, sorted({result.protocol_version for result in others})))
         remark(
-            f"skipped: {len(others)} results of protocol version {versions}; --protocol shows them"
+            f"skipped: {count(len(others), 'result')} of protocol version {versions}; "
+            "--protocol shows them"
         )
     if not chosen:
         left = " of this protocol version" if others else ""
@@ -159,6 +161,8 @@ def _say_skipped(problems: Mapping[Path, str]) -> None:
 
 
 def _show_failures(store: ResultStore, wanted: Mapping[str, Sequence[Any]], form: str) -> None:
+    from gradmix.runs.measures import count
+
     if form not in ("table", "json"):
         raise InputError(f"format is {form!r}; failed runs are shown as table or json")
     for name in wanted:
@@ -179,7 +183,7 @@ def _show_failures(store: ResultStore, wanted: Mapping[str, Sequence[Any]], form
         name = f"{c['data']} {c['method']} {c['mix']} seed {c['seed']}"
         output.print(Text(printable(name), style="bold"), soft_wrap=True)
         show(failure.traceback)
-    output.print(f"{len(failures)} failed runs")
+    output.print(count(len(failures), "failed run"))
 
 
 def _check_names(
@@ -187,11 +191,9 @@ def _check_names(
 ) -> None:
     """Refuse settings and values that no result has."""
     from gradmix.runs.comparisons import parse_against
-    from gradmix.runs.groups import show_setting
+    from gradmix.runs.groups import check_names, show_setting
 
-    settings = {name for result in everything for name in result.config}
-    if across not in settings:
-        raise UnknownNameError("setting", across, settings)
+    check_names("setting", [across], [result.config for result in everything])
     if against is not None:
         name, value = parse_against(against, groups)
         values = [result.config.get(name) for result in everything]

@@ -204,3 +204,12 @@ def paired_difference(ours: Mapping[int, float], base: Mapping[int, float]) -> D
 def number(value: float, digits: int = 3, sign: str = "") -> str:
     """Format a number without a negative zero."""
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "seed"), count(5, "seed")
+    ('1 seed', '5 seeds')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
