@@ -61,17 +61,9 @@ def results(
 ) -> None:
     """Show the results in a folder: mean ± standard deviation over the seeds, the best in bold."""
     from gradmix._setting_types import parse_seeds
+    from gradmix.runs import tables
     from gradmix.runs.comparisons import parse_condition
     from gradmix.runs.groups import capability_note, group_results, in_order, select
-    from gradmix.runs.tables import (
-        comparison_table,
-        group_records,
-        run_records,
-        runs_table,
-        to_csv,
-        to_latex,
-        to_markdown,
-    )
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
@@ -102,20 +94,21 @@ def results(
         if note := capability_note(chosen):  # tables have it below
             remark(f"note: {note}")
         if not runs:
-            records = group_records(groups, metrics, against)
+            records = tables.group_records(groups, metrics, against)
         else:
-            records = list(map(asdict, chosen)) if form == "json" else run_records(chosen)
-        text = to_csv(records) if form == "csv" else json.dumps(records, indent=1) + "\n"
+            records = list(map(asdict, chosen)) if form == "json" else tables.run_records(chosen)
+        text = tables.to_csv(records) if form == "csv" else json.dumps(records, indent=1) + "\n"
         typer.echo(text, nl=False)
         return
     if runs:
-        table = runs_table(chosen, metrics)
+        table = tables.runs_table(chosen, metrics)
     else:
-        table = comparison_table(groups, metrics, against, across).text()
+        table = tables.comparison_table(groups, metrics, against, across).text()
     if form == "table":
         show_results(table)
     else:
-        typer.echo(to_latex(table) if form == "latex" else to_markdown(table), nl=False)
+        write = tables.to_latex if form == "latex" else tables.to_markdown
+        typer.echo(write(table), nl=False)
 
 
 def _open_store(path: str) -> ResultStore:
