@@ -184,7 +184,7 @@ def test_a_logger_that_cannot_be_closed_does_not_lose_the_training(make_training
     with Log({"a:x": FailingAtTheEnd(), "b:x": FailingAtTheEnd()}, say=said.append) as log:
         for event in make_training().events():
             log(event)
-    assert [text[:27] for text in said] == ["logging to a:x failed: no n", "logging to b:x failed: no n"]
+    assert [text[:22] for text in said] == ["logging to a:x failed:", "logging to b:x failed:"]
 
 
 def test_a_logger_that_fails_does_not_end_the_training(make_training):

@@ -243,7 +243,11 @@ class RunRecord:
         for name, matrix in self.accuracy.items():
             aware = self.task_aware[name]
             metrics = all_metrics(matrix, self.initial[name]) | task_aware_metrics(aware)
-            predictors[name] = {"accuracy": matrix, "metrics": metrics, "task_aware_accuracy": aware}
+            predictors[name] = {
+                "accuracy": matrix,
+                "metrics": metrics,
+                "task_aware_accuracy": aware,
+            }
         main = predictors.pop("main")
         samples = [task["train"] for task in self.tasks]
         predicted = [right / number for right, number in zip(self.predicted, samples, strict=False)]
