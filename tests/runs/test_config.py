@@ -101,7 +101,7 @@ def test_a_total_replaces_the_number_per_class():
         (
             "options",
             (("alpha", 1.0),),
-            "option (--option) is 'alpha', but this method has no options",
+            r"option \(--option\) is 'alpha', but this method has no options",
         ),
         ("tables", 0, "tables is 0"),
         ("threads", 10**6, "threads is 1000000; give 1024 or less"),

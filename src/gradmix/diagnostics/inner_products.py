@@ -128,18 +128,16 @@ class WholeNetwork:
         }
         if not self._parameters:
             raise InputError("model has no parameter that requires a gradient; unfreeze some")
-        # ḡ_buf by parameter name, summed over batches.
         leaves = {name: value.detach().requires_grad_() for name, value in self._parameters.items()}
-        total = [torch.zeros_like(leaf) for leaf in leaves.values()]
         every = (memory.x, as_soft(memory.y, outputs), sample_weights(memory.y, average == "class"))
         for x, targets, weights in zip(*(part.split(BATCH) for part in every), strict=True):
             with torch.enable_grad(), evaluating(self._model):
                 loss = (self._losses(leaves, x, targets) * weights).sum()
-                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            for sum_so_far, gradient in zip(total, gradients, strict=True):
-                if gradient is not None:
-                    sum_so_far += gradient
-        self._direction = dict(zip(leaves, total, strict=True))
+                loss.backward(inputs=list(leaves.values()))
+        self._direction = {  # ḡ_buf by parameter name, summed over batches
+            name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for name, leaf in leaves.items()
+        }
 
     def _losses(self, parameters: dict[str, Tensor], x: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy of every sample, (N,)."""
