@@ -152,7 +152,7 @@ def test_results_of_other_protocols_are_left_out_and_that_is_said(parsed, exampl
     store.save(replace(example(0.7), protocol_version=0))
     outcome = CliRunner().invoke(app, ["results", str(tmp_path), "--format", "json"])
     assert [group["mean"] for group in json.loads(outcome.stdout)] == [0.5]
-    assert "skipped: 1 results of protocol version 0" in outcome.stderr
+    assert "skipped: 1 result of protocol version 0" in outcome.stderr
     assert [g["mean"] for g in parsed(tmp_path, "--protocol", "0")] == [0.7]
     outcome = CliRunner().invoke(app, ["results", str(tmp_path), "--protocol", "7"])
     assert "skipped: 2 results of protocol version 0, 1" in outcome.stderr

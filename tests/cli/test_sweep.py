@@ -66,7 +66,7 @@ def test_failures_have_exit_code_1_and_say_what_to_do(gradmix, tmp_path):
     listed = gradmix("results", tmp_path, "--failed")
     assert "digits er balanced-remix seed 0" in listed
     assert "gradmix.errors.DivergedError: training diverged" in listed
-    assert listed.endswith("1 failed runs\n")
+    assert listed.endswith("1 failed run\n")
     assert gradmix("results", tmp_path, "--failed", "--mix", "none") == "0 failed runs\n"
     [failure] = json.loads(gradmix("results", tmp_path, "--failed", "--format", "json"))
     assert (failure["error"], failure["config"]["lr"]) == ("DivergedError", 1e30)

@@ -171,6 +171,22 @@ class Failing:
         raise AssertionError("a logger that failed is not used again")
 
 
+class FailingAtTheEnd(Failing):
+    def log(self, step, values):
+        pass
+
+    def close(self):
+        raise ConnectionError("no network")
+
+
+def test_a_logger_that_cannot_be_closed_does_not_lose_the_training(make_training):
+    said = []
+    with Log({"a:x": FailingAtTheEnd(), "b:x": FailingAtTheEnd()}, say=said.append) as log:
+        for event in make_training().events():
+            log(event)
+    assert [text[:22] for text in said] == ["logging to a:x failed:", "logging to b:x failed:"]
+
+
 def test_a_logger_that_fails_does_not_end_the_training(make_training):
     said = []
     with Log({"service:x": Failing()}, say=said.append) as log:

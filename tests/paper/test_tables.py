@@ -44,6 +44,19 @@ def labels(filled):
     return tuple(label for (label,), _ in filled.rows)
 
 
+MEASURED = ("approximation-error", "class-distance", "detrimental-rate", "precision-recall")
+
+
+@pytest.mark.parametrize("name", [*MEASURED, "runtime-per-epoch"])
+def test_runs_that_lack_the_numbers_make_no_table(example, name):
+    """A run of one task has no memory to measure with; older files lack times by task."""
+
+    def find(config):
+        return replace(example(), analysis={name: [] for name in config.analyses})
+
+    assert fill_tables(find_reproduction(name), ["digits"], [0], find) == []
+
+
 def test_ours_theirs_and_the_difference(main_er):
     filled = main_er()
     assert labels(filled) == ("ER", "ER + Mixup", "ER + gradmix+")

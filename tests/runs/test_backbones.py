@@ -15,7 +15,7 @@ from gradmix.models.efficientnet_lite import EfficientNetLite0
 from gradmix.models.pretrained import load_pretrained
 from gradmix.runs.backbones import fine_tuned_network
 from gradmix.runs.config import config_for
-from gradmix.runs.run import load_benchmark, new_network, prepare, prepare_run, run
+from gradmix.runs.run import load_benchmark, new_network, prepare, run
 from gradmix.training.loop import StepDone
 
 COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}
@@ -77,9 +77,9 @@ def test_embedding_tells_how_many_photos_are_done(config, monkeypatch):
     monkeypatch.setattr("gradmix.runs.backbones.EMBED_BATCH", 5)
     seen = []
     frozen = config(mix="none", method="ridge", skip_unreadable="yes")  # not embedded before
-    prepare_run(frozen, on_photo=lambda done, total: seen.append((done, total)))
+    prepare(frozen, on_photo=lambda done, total: seen.append((done, total)))
     assert seen == [(5, 18), (10, 18), (12, 18), (17, 18), (18, 18)]
-    prepare_run(frozen, on_photo=lambda done, total: seen.append((done, total)))
+    prepare(frozen, on_photo=lambda done, total: seen.append((done, total)))
     assert len(seen) == 5  # kept
 
 
@@ -90,7 +90,7 @@ def test_changed_photos_and_weights_take_effect_in_the_same_process(config, fold
 
     def first_sample():
         frozen = config(data=f"folder:{copy}@8", weights=str(weights), mix="none", method="ridge")
-        return prepare_run(frozen).benchmark.tasks[0].train.x[0]
+        return prepare(frozen).benchmark.tasks[0].train.x[0]
 
     before = first_sample()
     assert torch.equal(first_sample(), before)

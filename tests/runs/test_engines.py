@@ -4,6 +4,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 
 import pytest
 
@@ -79,11 +80,12 @@ def test_each_worker_sees_its_own_devices(monkeypatch, tmp_path):
 
 
 def test_a_slot_belongs_to_one_worker(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "_held", held := [])
-    assert [workers._take_slot(tmp_path, 2) for _ in range(2)] == [0, 1]
+    for slot in range(2):
+        monkeypatch.setattr(workers, "_held", held := ExitStack())
+        assert workers._take_slot(tmp_path, 2) == slot
     with pytest.raises(WorkerError, match="all 2 worker slots"):
         workers._take_slot(tmp_path, 2)
-    held.pop().__exit__(None, None, None)
+    held.close()  # of the second worker
     assert workers._take_slot(tmp_path, 2) == 1
 
 

@@ -37,8 +37,8 @@ def whole_run(method, out, checkpoint, epochs, dies=False):
     checkpoints.FIRST_GUESS = (0.0, 1e99)
     trainings, events_left = [], 3
 
-    def prepare(*given):
-        trainings.append(prepared(*given))
+    def prepare(*given, **how):
+        trainings.append(prepared(*given, **how))
         return trainings[0]
 
     def die(*_):

@@ -10,10 +10,12 @@ from gradmix.data import from_arrays, split_into_domains, split_into_tasks
 from gradmix.errors import FileError, InputError
 from gradmix.memory import ReplayMemory, random_priority
 from gradmix.methods import METHODS
+from gradmix.randomness import RandomStreams
 from gradmix.report import write_report
 from gradmix.runs.results import RunRecord, result_name
-from gradmix.runs.run import load_benchmark, prepare, run
-from gradmix.training.loop import TaskDone
+from gradmix.runs.run import build_method, load_benchmark, prepare, run
+from gradmix.training.build import make_fabric
+from gradmix.training.loop import TaskDone, Training
 from gradmix.types import Samples
 
 DOMAINS = {"scenario": "domain-incremental", "domain_shift": "rotated", "domains": 3}
@@ -67,8 +69,10 @@ def test_the_methods_that_need_new_classes():
 def test_a_training_checks_the_scenario_itself():
     config = quick(method="icarl", mix="none")
     data = from_arrays(*_two_classes(), *_two_classes())
+    benchmark = split_into_domains(data, 2)
+    method = build_method(config, benchmark, RandomStreams(0, torch.device("cpu")))
     with pytest.raises(InputError, match="ICaRL needs new classes"):
-        prepare(config, split_into_domains(data, 2))
+        Training(benchmark, method, make_fabric("cpu", "32-true"))
 
 
 def _two_classes():

@@ -61,17 +61,9 @@ def results(
 ) -> None:
     """Show the results in a folder: mean ± standard deviation over the seeds, the best in bold."""
     from gradmix._setting_types import parse_seeds
+    from gradmix.runs import tables
     from gradmix.runs.comparisons import parse_condition
     from gradmix.runs.groups import capability_note, group_results, in_order, select
-    from gradmix.runs.tables import (
-        comparison_table,
-        group_records,
-        run_records,
-        runs_table,
-        to_csv,
-        to_latex,
-        to_markdown,
-    )
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
@@ -102,20 +94,21 @@ def results(
         if note := capability_note(chosen):  # tables have it below
             remark(f"note: {note}")
         if not runs:
-            records = group_records(groups, metrics, against)
+            records = tables.group_records(groups, metrics, against)
         else:
-            records = list(map(asdict, chosen)) if form == "json" else run_records(chosen)
-        text = to_csv(records) if form == "csv" else json.dumps(records, indent=1) + "\n"
+            records = list(map(asdict, chosen)) if form == "json" else tables.run_records(chosen)
+        text = tables.to_csv(records) if form == "csv" else json.dumps(records, indent=1) + "\n"
         typer.echo(text, nl=False)
         return
     if runs:
-        table = runs_table(chosen, metrics)
+        table = tables.runs_table(chosen, metrics)
     else:
-        table = comparison_table(groups, metrics, against, across).text()
+        table = tables.comparison_table(groups, metrics, against, across).text()
     if form == "table":
         show_results(table)
     else:
-        typer.echo(to_latex(table) if form == "latex" else to_markdown(table), nl=False)
+        write = tables.to_latex if form == "latex" else tables.to_markdown
+        typer.echo(write(table), nl=False)
 
 
 def _open_store(path: str) -> ResultStore:
@@ -129,6 +122,7 @@ def _open_store(path: str) -> ResultStore:
 
 def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult]:
     """Return the results of a protocol version, by default the current one; say what is skipped."""
+    from gradmix.runs.measures import count
     from gradmix.runs.results import protocol_version
 
     everything, problems = store.read_all()
@@ -141,7 +135,8 @@ def _current_results(store: ResultStore, protocol: int | None) -> list[RunResult
     if others:
         versions = ", ".join(map(str, sorted({result.protocol_version for result in others})))
         remark(
-            f"skipped: {len(others)} results of protocol version {versions}; --protocol shows them"
+            f"skipped: {count(len(others), 'result')} of protocol version {versions}; "
+            "--protocol shows them"
         )
     if not chosen:
         left = " of this protocol version" if others else ""
@@ -159,6 +154,8 @@ def _say_skipped(problems: Mapping[Path, str]) -> None:
 
 
 def _show_failures(store: ResultStore, wanted: Mapping[str, Sequence[Any]], form: str) -> None:
+    from gradmix.runs.measures import count
+
     if form not in ("table", "json"):
         raise InputError(f"format is {form!r}; failed runs are shown as table or json")
     for name in wanted:
@@ -179,7 +176,7 @@ def _show_failures(store: ResultStore, wanted: Mapping[str, Sequence[Any]], form
         name = f"{c['data']} {c['method']} {c['mix']} seed {c['seed']}"
         output.print(Text(printable(name), style="bold"), soft_wrap=True)
         show(failure.traceback)
-    output.print(f"{len(failures)} failed runs")
+    output.print(count(len(failures), "failed run"))
 
 
 def _check_names(
@@ -187,11 +184,9 @@ def _check_names(
 ) -> None:
     """Refuse settings and values that no result has."""
     from gradmix.runs.comparisons import parse_against
-    from gradmix.runs.groups import show_setting
+    from gradmix.runs.groups import check_names, show_setting
 
-    settings = {name for result in everything for name in result.config}
-    if across not in settings:
-        raise UnknownNameError("setting", across, settings)
+    check_names("setting", [across], [result.config for result in everything])
     if against is not None:
         name, value = parse_against(against, groups)
         values = [result.config.get(name) for result in everything]

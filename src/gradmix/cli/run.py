@@ -172,12 +172,12 @@ def _run_together(
 def _run_one(
     config: RunConfig, store: ResultStore | None, job: Job | None, **how: Any
 ) -> RunResult:
-    from gradmix.runs.run import complete, prepare_run, train
+    from gradmix.runs.run import complete, prepare, train
 
     with showing_progress() as progress:
         observe = follow(progress, config, every_task=store is not None)
         on_photo = photo_counter(progress) if config.frozen else None
-        training = prepare_run(config, job=job, on_photo=on_photo)  # impossible runs write nothing
+        training = prepare(config, job=job, on_photo=on_photo)  # impossible runs write nothing
         if store is None:
             return train(config, training, observe)
         store.create().tidy()

@@ -17,8 +17,8 @@ from gradmix.diagnostics.inner_products import (
     check_counts,
     check_ratios,
     draw_per_class,
-    one_hot,
 )
+from gradmix.methods.losses import as_soft
 from gradmix.types import Samples
 
 BLOCK = 1024  # pairs mixed at once
@@ -172,7 +172,7 @@ def class_pair_scores(
     blocks: list[tuple[Tensor, Tensor]] = []  # approximated and true scores, (L, BLOCK)
     for i, j in zip(pairs.left.split(BLOCK), pairs.right.split(BLOCK), strict=True):
         x_i, x_j = exemplars.x[i], exemplars.x[j]
-        y_i, y_j = (one_hot(exemplars.y[index], outputs) for index in (i, j))
+        y_i, y_j = (as_soft(exemplars.y[index], outputs) for index in (i, j))
         # Samples and mixes pass the network in batches of the same shape, so both scores are
         # bit-identical at λ = 0 and 1, where the mix is one of the samples.
         seen = list(zip(last_layer.see(x_i), last_layer.see(x_j), strict=True))

@@ -20,9 +20,9 @@ from gradmix.diagnostics.inner_products import (
     check,
     check_counts,
     check_ratios,
-    one_hot,
 )
 from gradmix.errors import InputError
+from gradmix.methods.losses import as_soft
 from gradmix.mixing.gradmix import TensorPool
 from gradmix.settings import CriterionSettings
 from gradmix.settings import check as check_setting
@@ -92,7 +92,7 @@ def detrimental_rate(
             order = torch.randperm(len(samples.y), generator=generator, device=samples.y.device)
             parts.append([part[order[:size]] for part in samples])
         x, y = (torch.cat(part) for part in zip(*parts, strict=True))
-        targets = one_hot(y, outputs)
+        targets = as_soft(y, outputs)
         partners = torch.randperm(len(y), generator=generator, device=y.device)
         if lam is None:  # λ of every row, (N,)
             seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)

@@ -32,6 +32,7 @@ from gradmix.criterion.embedding import check_samples
 from gradmix.data.datasets import check_alike
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError
+from gradmix.methods.losses import as_soft
 from gradmix.settings import check as check_setting
 from gradmix.types import Samples
 
@@ -83,11 +84,6 @@ def draw_per_class(
     return torch.cat([index.draw(label, most, generator) for label in index.classes.tolist()])
 
 
-def one_hot(labels: Tensor, outputs: int) -> Tensor:
-    """Return labels as one-hot rows, (N, C)."""
-    return nn.functional.one_hot(labels, outputs).to(torch.float32)
-
-
 class Seen(NamedTuple):
     """What the inner products of the last layer need, both (N, C)."""
 
@@ -132,18 +128,16 @@ class WholeNetwork:
         }
         if not self._parameters:
             raise InputError("model has no parameter that requires a gradient; unfreeze some")
-        # ḡ_buf by parameter name, summed over batches.
         leaves = {name: value.detach().requires_grad_() for name, value in self._parameters.items()}
-        total = [torch.zeros_like(leaf) for leaf in leaves.values()]
-        every = (memory.x, one_hot(memory.y, outputs), sample_weights(memory.y, average == "class"))
+        every = (memory.x, as_soft(memory.y, outputs), sample_weights(memory.y, average == "class"))
         for x, targets, weights in zip(*(part.split(BATCH) for part in every), strict=True):
             with torch.enable_grad(), evaluating(self._model):
                 loss = (self._losses(leaves, x, targets) * weights).sum()
-                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            for sum_so_far, gradient in zip(total, gradients, strict=True):
-                if gradient is not None:
-                    sum_so_far += gradient
-        self._direction = dict(zip(leaves, total, strict=True))
+                loss.backward(inputs=list(leaves.values()))
+        self._direction = {  # ḡ_buf by parameter name, summed over batches
+            name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for name, leaf in leaves.items()
+        }
 
     def _losses(self, parameters: dict[str, Tensor], x: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy of every sample, (N,)."""

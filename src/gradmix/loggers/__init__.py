@@ -170,20 +170,21 @@ class Log(AbstractContextManager["Log"]):
 
     def _write(self, destination: str, values: Mapping[str, float], last: dict[str, int]) -> None:
         new = {name: value for name, value in values.items() if self._step > last.get(name, -1)}
-        if not new:
-            return
+        if new:
+            self._attempt(destination, lambda logger: logger.log(self._step, new))
+        last |= dict.fromkeys(new, self._step)
+
+    def _attempt(self, destination: str, act: Callable[[Logger], object]) -> None:
         try:
-            self._loggers[destination].log(self._step, new)
+            act(self._loggers[destination])
         except Exception as error:  # of a service or a disk: no reason to lose the training
             self._say(f"logging to {destination} failed: {error}; training continues without it")
             del self._loggers[destination]
-        last |= dict.fromkeys(new, self._step)
 
     def close(self) -> None:
         """End the log."""
-        if self._last is not None:
-            for logger in self._loggers.values():
-                logger.close()
+        for destination in list(self._loggers) if self._last is not None else ():
+            self._attempt(destination, lambda logger: logger.close())
 
     def __exit__(self, *error: object) -> None:
         self.close()

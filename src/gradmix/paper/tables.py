@@ -89,8 +89,7 @@ def _numbers(
                 if panel.title == ACCURACY:
                     cell = compare(group, [*found.values(), *controls])
                 else:
-                    (value,) = group.summaries(panel.read).values()
-                    cell = Cell(value)
+                    cell = Cell(next(iter(group.summaries(panel.read).values()), None))
                 paper = _paper_number(reproduction.name, line.paper or panel.paper, group)
                 cells.append(cell._replace(reference=paper))
             if any(cell.value for cell in cells):
@@ -116,9 +115,9 @@ def _paper_number(name: str, row: Setting | None, group: Group) -> Summary | Non
 def _series(reproduction: Reproduction, panel: Panel, data: str, found: Found) -> Table:
     """Return a row for every line; for pairs of classes, a square."""
     values = {
-        line.label: found[line.label, data].summaries(panel.read)
+        line.label: numbers
         for line in reproduction.lines
-        if (line.label, data) in found
+        if (group := found.get((line.label, data))) and (numbers := group.summaries(panel.read))
     }
     if panel.chart == "heatmap":
         square: dict[str, dict[str, Summary]] = {}

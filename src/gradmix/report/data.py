@@ -53,7 +53,7 @@ def chart_data(rows: Sequence[Row], by_task: Collection[str]) -> dict[str, Any]:
     ]
     return {
         "sets": [{"data": data, "label": display(data)} for data in by_data(rows)],
-        "axes": [{"names": a.names, "seen": a.seen, "byTask": a.by_task} for a in distinct],
+        "axes": [{"names": axis.names, "seen": axis.seen} for axis in distinct],
         "rows": described,
         "runs": [
             {

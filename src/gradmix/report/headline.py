@@ -14,7 +14,7 @@ from gradmix.runs.comparisons import (
     quality,
 )
 from gradmix.runs.groups import OF_THE_METHOD, OF_THE_MIX, display, grouped
-from gradmix.runs.measures import number
+from gradmix.runs.measures import count, number
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:
@@ -133,12 +133,3 @@ def _certainty(first: Row, second: Row) -> str:
 def _value(row: Row) -> str:
     summary = row.metric(ACCURACY)
     return "" if summary is None else f"{summary.text()} over {count(summary.n, 'seed')}"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> count(1, "seed"), count(5, "seed")
-    ('1 seed', '5 seeds')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

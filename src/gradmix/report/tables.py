@@ -12,7 +12,7 @@ from gradmix.report.data import METRICS
 from gradmix.report.rows import IDENTITY, Row, by_data, by_method
 from gradmix.runs import measures, tables
 from gradmix.runs.comparisons import Cell, compare
-from gradmix.runs.groups import capability_note, differing, display, show_setting
+from gradmix.runs.groups import capability_note, differing, display, grouped, show_setting
 from gradmix.runs.results import RunResult
 from gradmix.runs.tables import Table, TableRow, TextCell, TextTable
 
@@ -123,11 +123,8 @@ def settings_list(results: Sequence[RunResult]) -> str:
 
 def version_sets(results: Sequence[RunResult]) -> list[dict[str, str]]:
     """Return the distinct sets of versions in order of appearance."""
-    found: list[dict[str, str]] = []
-    for result in results:
-        if result.versions not in found:
-            found.append(result.versions)
-    return found
+    sets = grouped(results, lambda result: tuple(sorted(result.versions.items())))
+    return [same[0].versions for same in sets.values()]
 
 
 def versions_table(results: Sequence[RunResult]) -> str:

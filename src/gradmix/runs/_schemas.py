@@ -149,13 +149,19 @@ class ResultFile(Schema):
         check_config(self.config)
         self._check_shapes()
         tasks = len(self.tasks)
-        _check_derived("metrics", self.metrics, self._derived_metrics())
+        derived = _derived_metrics(self.accuracy, self.task_aware_accuracy, self.initial_accuracy)
+        if self.evaluations:
+            entries = [entry.model_dump() for entry in self.evaluations]
+            derived["anytime_accuracy"] = anytime_accuracy(entries)
+        if self.stream_accuracy is not None:
+            samples = [task.train for task in self.tasks]
+            derived["stream_accuracy"] = stream_accuracy(self.stream_accuracy, samples)
+        _check_derived("metrics", self.metrics, derived)
         for name, variant in self.variants.items():
-            field, matrix = f"variants.{name}", variant.task_aware_accuracy
+            field, aware = f"variants.{name}", variant.task_aware_accuracy
             _check_shape(f"{field}.accuracy", variant.accuracy, tasks, tasks)
-            _check_shape(f"{field}.task_aware_accuracy", matrix, tasks, tasks)
-            derived = _own_metrics(variant.accuracy)
-            derived |= {} if matrix is None else task_aware_metrics(matrix)
+            _check_shape(f"{field}.task_aware_accuracy", aware, tasks, tasks)
+            derived = _derived_metrics(variant.accuracy, aware)
             _check_derived(f"{field}.metrics", variant.metrics, derived)
             if variant.metrics.keys() != self.metrics.keys() - MAIN_METRICS:
                 raise ValueError(f"{field}.metrics: names differ from those of metrics")
@@ -163,19 +169,6 @@ class ResultFile(Schema):
             for entry in entries:
                 self._check_measurement(name, entry)
         return self
-
-    def _derived_metrics(self) -> dict[str, float]:
-        """Return the metrics that follow from the accuracies; older files lack some of these."""
-        metrics = _own_metrics(self.accuracy, self.initial_accuracy)
-        if self.task_aware_accuracy is not None:
-            metrics |= task_aware_metrics(self.task_aware_accuracy)
-        if self.evaluations:
-            entries = [entry.model_dump() for entry in self.evaluations]
-            metrics["anytime_accuracy"] = anytime_accuracy(entries)
-        if self.stream_accuracy is not None:
-            samples = [task.train for task in self.tasks]
-            metrics["stream_accuracy"] = stream_accuracy(self.stream_accuracy, samples)
-        return metrics
 
     def _check_shapes(self) -> None:
         tasks, classes = len(self.tasks), len(self.class_names)
@@ -211,14 +204,16 @@ class ResultFile(Schema):
             _check_shape(f"{name}.{curve}", measured[curve], len(measured["lambdas"]))
 
 
-def _check_shape(name: str, values: Sequence[Any] | None, size: int, *inner: int) -> None:
+def _check_shape(name: str, values: Any, *shape: int) -> None:
     """Raise ValueError unless nested lists have these sizes. Older files have None for some."""
-    if values is None:
-        return
-    if len(values) != size:
-        raise ValueError(f"{name}: has {len(values)} entries, not {size}")
-    if inner:
-        for value in values:
+    if isinstance(values, dict):  # lists by predictor
+        for key, value in values.items():
+            _check_shape(f"{name}.{key}", value, *shape)
+    elif values is not None:
+        size, *inner = shape
+        if len(values) != size:
+            raise ValueError(f"{name}: has {len(values)} entries, not {size}")
+        for value in values if inner else ():
             _check_shape(name, value, *inner)
 
 
@@ -254,10 +249,13 @@ def check_config(config: Mapping[str, Any]) -> None:
             raise ValueError(f"config.{name}: is not a plain value")
 
 
-def _own_metrics(accuracy: Matrix, initial: Sequence[float] = ()) -> dict[str, float]:
+def _derived_metrics(
+    accuracy: Matrix, task_aware: Matrix | None, initial: Sequence[float] = ()
+) -> dict[str, float]:
     """Return gradmix's own metrics; the forward transfer needs the accuracies before training."""
     keys = [key for key in OWN_METRICS if key != "forward_transfer" or initial]
-    return {key: METRICS[key](accuracy, initial) for key in keys}
+    metrics = {key: METRICS[key](accuracy, initial) for key in keys}
+    return metrics if task_aware is None else metrics | task_aware_metrics(task_aware)
 
 
 def _check_derived(name: str, metrics: Mapping[str, float], derived: Mapping[str, float]) -> None:
@@ -295,18 +293,19 @@ def check_record(
     """
     try:
         record = RecordState.model_validate(state)
-        for name in ("pair_counts", "tasks", "criterion_seconds"):
-            _check_shape(name, getattr(record, name), done)
-        _check_shape("class_accuracy", record.class_accuracy, done, classes)
-        for name, row in record.initial.items():
-            _check_shape(f"initial.{name}", row, tasks)
-        for field in ("accuracy", "task_aware"):
-            for name, matrix in getattr(record, field).items():
-                _check_shape(f"{field}.{name}", matrix, done, tasks)
-            if getattr(record, field).keys() != record.initial.keys():
-                raise ValueError(f"{field}: does not have the predictors of initial")
-        if "main" not in record.accuracy:
-            raise ValueError("accuracy: does not have the main predictor")
+        for name, shape in {
+            "initial": (tasks,),
+            "accuracy": (done, tasks),
+            "task_aware": (done, tasks),
+            "class_accuracy": (done, classes),
+            "pair_counts": (done,),
+            "tasks": (done,),
+            "criterion_seconds": (done,),
+        }.items():
+            _check_shape(name, getattr(record, name), *shape)
+        for predictors in (record.accuracy, record.task_aware):
+            if "main" not in predictors or predictors.keys() != record.initial.keys():
+                raise ValueError("accuracy: the predictors are not those of initial, with main")
         _check_evaluations(record.evaluations, tasks)
         if len(record.predicted) > tasks:
             raise ValueError(f"predicted: has {len(record.predicted)} entries, of {tasks} tasks")

@@ -49,8 +49,10 @@ def _mean_over_tasks(entries: Sequence[Mapping[str, Any]], key: str) -> float:
 
 
 def approximation_curve(result: RunResult) -> Mapping[str, float]:
-    """Read the approximation error by λ."""
+    """Read the approximation error by λ; a run of one task has no memory to measure it with."""
     entries = result.analysis["approximation-error"]
+    if not entries:
+        return {}
     curves = zip(*(entry["of_samples"] for entry in entries), strict=True)
     return {
         f"{lam:g}": statistics.fmean(values)
@@ -100,8 +102,8 @@ def seconds_per_task(result: RunResult) -> Mapping[str, float]:
 
 
 def criterion_milliseconds(result: RunResult) -> Mapping[str, float]:
-    """Read the time of the criterion per epoch, by task."""
-    epochs, by_task = result.config["epochs"], result.seconds["criterion_by_task"]
+    """Read the time of the criterion per epoch, by task; older files lack it."""
+    epochs, by_task = result.config["epochs"], result.seconds.get("criterion_by_task") or ()
     return {str(task): 1000 * total / epochs for task, total in enumerate(by_task, 1)}
 
 
@@ -204,3 +206,12 @@ def paired_difference(ours: Mapping[int, float], base: Mapping[int, float]) -> D
 def number(value: float, digits: int = 3, sign: str = "") -> str:
     """Format a number without a negative zero."""
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "seed"), count(5, "seed")
+    ('1 seed', '5 seeds')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

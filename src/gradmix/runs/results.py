@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import version
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -239,26 +239,22 @@ class RunRecord:
     def result(self, total_seconds: float) -> RunResult:
         """Return the result of the finished run."""
         benchmark, config = self.training.benchmark, self.config.to_json()
-        metrics = {
-            name: all_metrics(matrix, self.initial[name])
-            | task_aware_metrics(self.task_aware[name])
-            for name, matrix in self.accuracy.items()
-        }
-        variants = {
-            name: {
+        predictors: dict[str, dict[str, Any]] = {}
+        for name, matrix in self.accuracy.items():
+            aware = self.task_aware[name]
+            metrics = all_metrics(matrix, self.initial[name]) | task_aware_metrics(aware)
+            predictors[name] = {
                 "accuracy": matrix,
-                "metrics": metrics[name],
-                "task_aware_accuracy": self.task_aware[name],
+                "metrics": metrics,
+                "task_aware_accuracy": aware,
             }
-            for name, matrix in self.accuracy.items()
-            if name != "main"
-        }
+        main = predictors.pop("main")
         samples = [task["train"] for task in self.tasks]
         predicted = [right / number for right, number in zip(self.predicted, samples, strict=False)]
         if predicted:
-            metrics["main"]["stream_accuracy"] = stream_accuracy(predicted, samples)
+            main["metrics"]["stream_accuracy"] = stream_accuracy(predicted, samples)
         if self.evaluations:
-            metrics["main"]["anytime_accuracy"] = anytime_accuracy(self.evaluations)
+            main["metrics"]["anytime_accuracy"] = anytime_accuracy(self.evaluations)
         return RunResult(
             config=config,
             versions={
@@ -273,23 +269,19 @@ class RunRecord:
             ],
             class_order=list(benchmark.class_order),
             tasks=self.tasks,
-            accuracy=self.accuracy["main"],
+            **main,
             initial_accuracy=self.initial["main"],
             class_accuracy=self.class_accuracy,
-            metrics=metrics["main"],
-            variants=variants,
+            variants=predictors,
             epochs=self.epochs,
             pair_counts=[counts.tolist() for counts in self.pair_counts],
             seconds={
                 **vars(self.training.seconds),
                 "total": total_seconds,
-                "criterion_by_task": [
-                    after - before for before, after in pairwise([0.0, *self.criterion_seconds])
-                ],
+                "criterion_by_task": np.diff(self.criterion_seconds, prepend=0.0).tolist(),
             },
             analysis=self.analysis,
             protocol_version=protocol_version(config),
-            task_aware_accuracy=self.task_aware["main"],
             evaluations=self.evaluations,
             stream_accuracy=predicted or None,
         )

@@ -101,9 +101,9 @@ def run(
     device, precision = one_device([config], wanted)
     follow = partial(_follow, registered(), config, benchmark, checkpoint)
     with open_job(device, precision, wanted, follow) as job:
+        training = prepare(config, benchmark, job, keep=False)
         log = log if job.ranks.first else None
-        prepared = partial(prepare_run, config, benchmark, job, keep=False)
-        return train(config, prepared(), on_event, checkpoint, say, log)
+        return train(config, training, on_event, checkpoint, say, log)
 
 
 def _follow(
@@ -115,7 +115,7 @@ def _follow(
 ) -> None:
     """Compute a run with rank 0, which shows and writes everything."""
     restore(plugins)
-    train(config, prepare_run(config, benchmark, job, keep=False), checkpoint=checkpoint)
+    train(config, prepare(config, benchmark, job, keep=False), checkpoint=checkpoint)
 
 
 def train(
@@ -162,7 +162,7 @@ def train(
     return record.result(before + time.perf_counter() - started)
 
 
-def prepare_run(
+def prepare(
     config: RunConfig,
     benchmark: Benchmark | None = None,
     job: Job | None = None,
@@ -170,7 +170,10 @@ def prepare_run(
     on_photo: OnPhoto | None = None,
     keep: bool = True,
 ) -> Training:
-    """Load the data of a run, unless it is given, and build its network; see `load_benchmark`.
+    """Return the training of a run, ready to start.
+
+    `benchmark` has samples as stored; None loads the data set, see `load_benchmark`. `job` is one
+    of several ranks, if given.
 
     Raises:
         InputError: If the data, network, method or device does not allow the run.
@@ -182,11 +185,6 @@ def prepare_run(
         config.check_tasks(benchmark)
         if config.frozen:
             benchmark = embed_benchmark(benchmark, config, ranks)
-    return prepare(config, benchmark, job)
-
-
-def prepare(config: RunConfig, benchmark: Benchmark, job: Job | None = None) -> Training:
-    """Return the training of a run, ready to start; `job` is one of several ranks, if given."""
     with torch_threads(config.threads):
         job = Job(make_fabric(config.device, config.precision)) if job is None else job
         streams = RandomStreams(config.seed, job.fabric.device)
@@ -332,7 +330,7 @@ def complete(
                 on_event(training, event)
 
         try:
-            training = prepare_run(config) if training is None else training
+            training = prepare(config) if training is None else training
             path = store.checkpoint_of(config) if checkpoint else None
             result = train(config, training, observe, path, remark, log)
         except RankError:  # nothing is wrong with the run
@@ -380,7 +378,7 @@ def follow_runs(
     for config in configs:
         if not job.ranks.from_first(0):
             continue
-        training = prepare_run(config, job=job)
+        training = prepare(config, job=job)
         if job.ranks.from_first(0):
             path = None if store is None else store.checkpoint_of(config)
             train(config, training, checkpoint=path)

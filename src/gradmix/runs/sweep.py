@@ -146,10 +146,11 @@ def run_sweep(
     sweep = Sweep(list(dict.fromkeys(configs)), store)
     known: dict[RunConfig, Outcome] = {}
 
+    tell = on_progress or (lambda sweep, outcome: None)
+
     def settle(outcome: Outcome) -> None:
         sweep.outcomes[outcome.config] = outcome
-        if on_progress is not None:
-            on_progress(sweep, outcome)
+        tell(sweep, outcome)
 
     for config in sweep.configs:
         result = None if again else store.find(config)
@@ -172,8 +173,7 @@ def run_sweep(
     if engine is not None:
         kept_dataset.cache_clear()  # the workers load their own
     sweep.todo, sweep.started = len(todo), time.monotonic()
-    if on_progress is not None:
-        on_progress(sweep, None)
+    tell(sweep, None)
     try:
         how = {"again": again, "checkpoint": checkpoint, "log": log}
         work = partial(_complete_with, registered(), store, how)

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from gradmix.runs.comparisons import ACCURACY, Cell, compare
 from gradmix.runs.groups import BY, Group, capability_note, check_names, differing, show_setting
-from gradmix.runs.measures import Difference, Summary, number
+from gradmix.runs.measures import Difference, Summary, count, number
 from gradmix.runs.results import RunResult
 
 GRADIENTS_ADD = "what gradients add"
@@ -234,7 +234,7 @@ def runs_table(
         for result in results
     )
     columns = (*(metric.replace("_", " ") for metric in metrics), "seconds")
-    notes = filter(None, [f"{len(rows)} runs", capability_note(results)])
+    notes = filter(None, [count(len(rows), "run"), capability_note(results)])
     return TextTable(heads, ("",), columns, rows, "; ".join(notes))
 
 
@@ -336,9 +336,9 @@ def to_csv(records: Sequence[Mapping[str, Any]]) -> str:
     """Write records as CSV with a header. Missing values are empty."""
     names = list(dict.fromkeys(name for record in records for name in record))
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(names)
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
     for record in records:
-        values = [record.get(name) for name in names]
-        writer.writerow(show_setting(v) if isinstance(v, (list, dict)) else v for v in values)
+        lists = {k: show_setting(v) for k, v in record.items() if isinstance(v, (list, dict))}
+        writer.writerow({**record, **lists})
     return file.getvalue()

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, as_completed
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -90,26 +90,25 @@ def compute(
     if engine is None:
         yield from map(work, items)
         return
-    with ctrl_c_waiting():
-        opened = engine.open()
-        executor = opened.__enter__()
-        futures = [executor.submit(work, item) for item in items]
-    lost: tuple[type[BaseException], ...] = (BrokenExecutor,)  # the worker of a run died
-    if "distributed" in sys.modules:
-        from distributed.scheduler import KilledWorker
-
-        lost = (BrokenExecutor, KilledWorker)
-    try:
-        for future in as_completed(futures):
-            yield future.result()
-    except lost as error:
-        codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
-        raise WorkerError("a worker process died" + (f" ({codes[1]})" if codes else "")) from error
-    finally:
+    with ExitStack() as opened:
+        with ctrl_c_waiting():
+            executor = opened.enter_context(engine.open())
+            futures = [executor.submit(work, item) for item in items]
         if not engine.restarts:  # others cancel when they close
             for future in futures:
-                future.cancel()
-        opened.__exit__(None, None, None)
+                opened.callback(future.cancel)
+        lost: tuple[type[BaseException], ...] = (BrokenExecutor,)  # the worker of a run died
+        if "distributed" in sys.modules:
+            from distributed.scheduler import KilledWorker
+
+            lost = (BrokenExecutor, KilledWorker)
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except lost as error:
+            codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
+            died = f" ({codes[1]})" if codes else ""
+            raise WorkerError(f"a worker process died{died}") from error
 
 
 @contextmanager
@@ -164,17 +163,13 @@ def _begin_worker(parent: int, jobs: int, devices_per_run: int | None, folder: s
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
 
 
-_held: list[AbstractContextManager[None]] = []  # locks that this worker keeps until it ends
+_held = ExitStack()  # locks that this worker keeps until it ends
 
 
 def _take_slot(folder: str, slots: int) -> int:
     """Return a number that no other living worker has."""
     for slot in range(slots):
-        lock = locked(os.path.join(folder, f"slot-{slot}"))
-        try:
-            lock.__enter__()
-        except FileInUseError:
-            continue
-        _held.append(lock)
-        return slot
+        with suppress(FileInUseError):
+            _held.enter_context(locked(os.path.join(folder, f"slot-{slot}")))
+            return slot
     raise WorkerError(f"all {slots} worker slots are in use")

@@ -40,9 +40,10 @@ function drawLines(id, series, title) {
       Plot.dot(points, { ...place, ...paint(row), symbol: row.symbol, r: 4 }),
     );
   }
-  const tips = tipPerTask(series);
   const rows = series.map(({ row }) => row);
   const tasks = longestRow(rows).tasks;
+  const all = series.flatMap(({ row, points }) => points.map((point) => ({ row, ...point })));
+  const tips = tipsBy("task", all, (task) => `After task ${task + 1} (${tasks[task]})`);
   const first = Math.min(...tips.map((tip) => tip.task));
   draw(id, title, {
     height: 350,
@@ -64,28 +65,15 @@ function drawLines(id, series, title) {
   }, rows);
 }
 
-// The values of all rows, for every task.
-function tipPerTask(series) {
-  const points = series.flatMap(({ row, points }) => points.map((point) => ({ row, ...point })));
-  return d3.groups(points, (point) => point.task).map(([task, found]) => {
-    const name = longestRow(found.map((point) => point.row)).tasks[task];
-    return { task, ...listValues(`After task ${task + 1} (${name})`, found) };
+// For every task or class (the key of the points): the values of all rows, one per line, best first.
+function tipsBy(key, points, titleOf) {
+  return d3.groups(points, (point) => point[key]).map(([value, found]) => {
+    const ordered = d3.sort(found, (point) => -point.mean);
+    const lines = ordered.map((point) => {
+      return `${showSpread([point.mean, point.deviation])}  ${shortLabel(point.row)}`;
+    });
+    return { [key]: value, top: ordered[0].mean, text: [titleOf(value), ...lines].join("\n") };
   });
-}
-
-function tipPerClass(points) {
-  return d3.groups(points, (point) => point.name).map(([name, found]) => {
-    return { name, ...listValues(name, found) };
-  });
-}
-
-// The values of some rows, one per line, best first.
-function listValues(title, points) {
-  const ordered = d3.sort(points, (point) => -point.mean);
-  const lines = ordered.map((point) => {
-    return `${showSpread([point.mean, point.deviation])}  ${shortLabel(point.row)}`;
-  });
-  return { top: ordered[0].mean, text: [title, ...lines].join("\n") };
 }
 
 function drawClasses() {
@@ -93,6 +81,7 @@ function drawClasses() {
   if (!rows.length) return showNothing("chart-classes");
   const points = rows.flatMap((row) => classPoints(row));
   const names = [...new Set(points.map((point) => point.name))];
+  const tips = tipsBy("name", points, (name) => name);
   const apart = names.length > 25 ? 0 : rows.length > 6 ? 5 : 7;
   const marks = rows.flatMap((row, place) => {
     const own = points.filter((point) => point.row === row);
@@ -116,7 +105,7 @@ function drawClasses() {
       Plot.axisY({ label: null, tickSize: 0, lineWidth: 11, textOverflow: "ellipsis" }),
       Plot.ruleY(names, { stroke: "var(--line)", strokeOpacity: 0.7 }),
       ...marks,
-      Plot.tip(tipPerClass(points), Plot.pointerY({ x: "top", y: "name", title: "text", ...tipStyle() })),
+      Plot.tip(tips, Plot.pointerY({ x: "top", y: "name", title: "text", ...tipStyle() })),
     ],
   }, rows);
 }

@@ -136,28 +136,14 @@ function walkCells(chart, cells, names, size) {
 // The heatmap as a table, made when it is opened.
 function fillPairTable(cells, names) {
   const seen = names.slice(0, Math.sqrt(cells.length));
-  const table = document.createElement("table");
-  table.createCaption().textContent = "Partners of the class on the left, in percent";
-  const head = table.createTHead().insertRow();
-  for (const name of ["class", ...seen]) head.append(headCell(name, "col"));
-  const body = table.createTBody();
-  seen.forEach((name, a) => {
-    const line = body.insertRow();
-    line.append(headCell(name, "row"));
-    seen.forEach((_, b) => {
-      line.insertCell().textContent = (100 * cells[a * seen.length + b].part).toFixed(1);
-    });
-  });
-  const box = document.createElement("div");
-  box.className = "scroll";
-  box.tabIndex = 0;
-  box.append(table);
-  byId("pair-table").replaceChildren(box);
-}
-
-function headCell(text, scope) {
-  const cell = document.createElement("th");
-  cell.scope = scope;
-  cell.textContent = text;
-  return cell;
+  const box = d3.create("div").attr("class", "scroll").attr("tabindex", 0);
+  const table = box.append("table");
+  table.append("caption").text("Partners of the class on the left, in percent");
+  const head = table.append("thead").append("tr");
+  head.selectAll("th").data(["class", ...seen]).join("th").attr("scope", "col").text((name) => name);
+  const lines = table.append("tbody").selectAll("tr").data(seen).join("tr");
+  lines.append("th").attr("scope", "row").text((name) => name);
+  const cellsOf = (_, a) => cells.slice(a * seen.length, (a + 1) * seen.length);
+  lines.selectAll("td").data(cellsOf).join("td").text((cell) => (100 * cell.part).toFixed(1));
+  byId("pair-table").replaceChildren(box.node());
 }
