@@ -98,7 +98,11 @@ def test_a_total_replaces_the_number_per_class():
         ("validation", -1, "validation is -1"),
         ("head", "grown", "unknown head 'grown'"),
         ("transforms", ("crop", "flop"), "did you mean 'flip'"),
-        ("options", (("alpha", 1.0),), "option (--option) is 'alpha', but this method has no options"),
+        (
+            "options",
+            (("alpha", 1.0),),
+            "option (--option) is 'alpha', but this method has no options",
+        ),
         ("tables", 0, "tables is 0"),
         ("threads", 10**6, "threads is 1000000; give 1024 or less"),
         ("analyses", ("heatmap", "heatmap"), "name each only once"),

@@ -7,7 +7,6 @@ AAAI 2021, the form with means ("ASVm"); reference code RaptorMai/online-continu
 from __future__ import annotations
 
 from math import ceil
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -47,8 +46,7 @@ class ASER(Retrieval):
     Mixing and criterion: as in ER, after retrieval.
     """
 
-    options_type: ClassVar[type[Options]] = ASEROptions
-    options: ASEROptions
+    options: ASEROptions = ASEROptions()
 
     def retrieve(self, new: Tensor) -> Tensor:
         """Return pool rows of the candidates with the highest values, (|B2|,)."""

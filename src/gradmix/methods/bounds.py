@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,14 +24,14 @@ class FineTuning(ER):
     meaning and are refused.
     """
 
-    replays: ClassVar[bool] = False
+    replays = False
 
 
 class FromScratch(ER):
     """Starts every task from the initial weights; the base of joint training and GDumb."""
 
-    replays: ClassVar[bool] = False
-    online: ClassVar[bool] = False
+    replays = False
+    online = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

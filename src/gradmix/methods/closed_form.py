@@ -35,8 +35,8 @@ class ClosedForm(Method):
     Mixing: there are no training steps, so every mix is refused. Criterion: none.
     """
 
-    replays: ClassVar[bool] = False
-    trains: ClassVar[bool] = False
+    replays = False
+    trains = False
     solver_type: ClassVar[type[ClosedFormHead]]
     sample_weights: Tensor | None = None  # of the next task's samples, (N,)
 
@@ -117,8 +117,7 @@ class RidgeOptions(Options):
 class RidgeRegression(ClosedForm):
     """Ridge regression from features to one-hot labels, with a regulariser chosen by GCV."""
 
-    options_type: ClassVar[type[Options]] = RidgeOptions
-    options: RidgeOptions
+    options: RidgeOptions = RidgeOptions()
 
     def new_solver(self) -> ClosedFormHead:
         """Return an empty ridge head; its random features come from the stream "features"."""
@@ -129,10 +128,10 @@ class RidgeRegression(ClosedForm):
 class NearestClassMean(ClosedForm):
     """The class with the nearest mean feature."""
 
-    solver_type: ClassVar[type[ClosedFormHead]] = NearestMean
+    solver_type = NearestMean
 
 
 class LinearDiscriminant(ClosedForm):
     """Linear discriminant analysis with one shared covariance (SLDA)."""
 
-    solver_type: ClassVar[type[ClosedFormHead]] = SLDA
+    solver_type = SLDA

@@ -38,18 +38,6 @@ class Options(Settings):
     """A method's own settings, all of them numbers; this one has none."""
 
 
-def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
-    """Return options of a kind from their names and values; the others have their defaults."""
-    for name in given:
-        if not kind.model_fields:
-            raise InputError(
-                f"option (--option) is {name!r}, but this method has no options; omit it"
-            )
-        if name not in kind.model_fields:
-            raise UnknownNameError("option", name, kind.model_fields)
-    return kind(**given)
-
-
 class Components:
     """The components of a method, the settings that it refuses, and its state in files.
 
@@ -68,7 +56,7 @@ class Components:
         ranks: The processes that compute the run together.
     """
 
-    options_type: ClassVar[type[Options]] = Options
+    options: Options = Options()  # the method's own settings; those of the class are the defaults
     grows: ClassVar[bool] = False  # whether the head must grow with the classes
     replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
     trains: ClassVar[bool] = True  # whether there are epochs of training
@@ -99,7 +87,7 @@ class Components:
         check_optimizer(settings.optimizer)
         self.model, self.memory, self.mixer, self.selector = model, memory, mixer, selector
         self.settings, self.streams, self.normalise = settings, streams, normalise
-        self.options = self.options_type() if options is None else options
+        self.options = self.options if options is None else options
         self.ranks = ranks
         self.stage = Stage("train", settings.epochs)
         self.seen = 0  # classes seen, the current task's included
@@ -109,7 +97,20 @@ class Components:
         self.optimizer: torch.optim.Optimizer  # of the current stage, from `begin_stage` on
         self.new: Tensor  # (S, |B1|) pool rows of each step's new samples, from `begin_epoch` on
 
-    # --- settings that the method refuses ----------------------------------------------------
+    # --- settings that the method has or refuses ---------------------------------------------
+
+    @classmethod
+    def read_options(cls, given: Mapping[str, float]) -> Options:
+        """Return the method's options from names and values; the others have their defaults."""
+        kind = type(cls.options)
+        for name in given:
+            if not kind.model_fields:
+                raise InputError(
+                    f"option (--option) is {name!r}, but this method has no options; omit it"
+                )
+            if name not in kind.model_fields:
+                raise UnknownNameError("option", name, kind.model_fields)
+        return kind(**given)
 
     @classmethod
     def check_mix(cls, recipe: Recipe | None) -> None:

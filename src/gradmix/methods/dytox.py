@@ -7,7 +7,7 @@ eXpansion", CVPR 2022; reference code arthurdouillard/dytox.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -185,9 +185,8 @@ class DyTox(ExtendsNetwork, WithOldNetwork):
     block-diagonal. Gradients have the softmax form, although the loss is binary.
     """
 
-    softmax: ClassVar[bool] = False
-    options_type: ClassVar[type[Options]] = DyToxOptions
-    options: DyToxOptions
+    softmax = False
+    options: DyToxOptions = DyToxOptions()
     model: TaskTokenNetwork
 
     def extended(self, first: Network) -> TaskTokenNetwork:

@@ -10,7 +10,7 @@ This file is the training step of most methods. With GradMix it is Algorithm 1 o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class ER(Method):
     Criterion: the embedding is the input of the network's head.
     """
 
-    online: ClassVar[bool] = True
+    online = True
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Join each batch of new samples with replayed ones and draw how they are mixed."""
@@ -131,9 +131,9 @@ class ER(Method):
 class ExtendsNetwork(ER):
     """ER that adds parts to the network when new classes come; it needs a `Network`."""
 
-    grows: ClassVar[bool] = True
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
+    grows = True
+    needs_new_classes = True
+    online = False
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)

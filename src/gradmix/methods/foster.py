@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,9 +89,8 @@ class FOSTER(ExtendsNetwork):
     Criterion: the embeddings of both branches and the head on them, with plain softmax outputs.
     """
 
-    options_type: ClassVar[type[Options]] = FOSTEROptions
-    options: FOSTEROptions
-    other_networks: ClassVar[tuple[str, ...]] = ("student",)
+    options: FOSTEROptions = FOSTEROptions()
+    other_networks = ("student",)
     student: Network | None = None
 
     def grow(self, seen: int) -> None:

@@ -7,7 +7,7 @@ reference forms in aimagelab/mammoth (loss) and G-U-N/PyCIL (herding).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,9 +94,9 @@ class ICaRL(NearestMean, WithOldNetwork):
     gradients, although the loss is binary and predictions use means.
     """
 
-    needs_new_classes: ClassVar[bool] = True
-    softmax: ClassVar[bool] = False
-    selection: ClassVar[str | None] = "herding"
+    needs_new_classes = True
+    softmax = False
+    selection = "herding"
 
     def train_step(self, step: int) -> Tensor:
         """Return the binary cross-entropy: labels for new outputs, old answers for old ones."""

@@ -8,7 +8,7 @@ part of the network for every task and derive from `Expanding`.
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,8 +94,7 @@ class Expanding(ExtendsNetwork):
     except the first.
     """
 
-    options_type: ClassVar[type[Options]] = ExpandingOptions
-    options: ExpandingOptions
+    options: ExpandingOptions = ExpandingOptions()
     model: SpecialisedNetwork
 
     def grow(self, seen: int) -> None:
@@ -186,8 +185,7 @@ class MEMO(Expanding):
     Criterion: the embedding concatenates those of all blocks; the last layer is the head on it.
     """
 
-    options_type: ClassVar[type[Options]] = MEMOOptions
-    options: MEMOOptions
+    options: MEMOOptions = MEMOOptions()
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which special blocks can be added."""

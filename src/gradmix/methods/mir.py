@@ -7,7 +7,6 @@ NeurIPS 2019; reference code optimass/Maximally_Interfered_Retrieval.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from gradmix.types import MixedBatch, Samples
 class Retrieval(ER):
     """ER whose B2 is chosen at each step, because it depends on the network: MIR and ASER."""
 
-    plans: ClassVar[bool] = False
+    plans = False
 
     @abstractmethod
     def retrieve(self, new: Tensor) -> Tensor:
@@ -60,8 +59,7 @@ class MIR(Retrieval):
     Mixing: B1 ∪ B2 is mixed as in ER, after retrieval. Criterion: as in ER.
     """
 
-    options_type: ClassVar[type[Options]] = MIROptions
-    options: MIROptions
+    options: MIROptions = MIROptions()
 
     def remark(self) -> str | None:
         """Say when there is nothing to choose."""

@@ -7,13 +7,12 @@ CVPR 2025; reference code bwnzheng/TagFex_CVPR2025.
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.components import Options
 from gradmix.methods.losses import as_soft, contrast
 from gradmix.methods.memo import Expanding, ExpandingOptions
 from gradmix.models.heads import drop_output, grow_head, widen_head
@@ -184,9 +183,8 @@ class TagFex(Expanding):
     Criterion: the embedding concatenates those of all task-specific networks.
     """
 
-    row_wise: ClassVar[bool] = False  # each row is compared with all others
-    options_type: ClassVar[type[Options]] = TagFexOptions
-    options: TagFexOptions
+    row_wise = False  # each row is compared with all others
+    options: TagFexOptions = TagFexOptions()
     model: TagFexNetwork  # type: ignore[assignment]
 
     def extended(self, first: Network) -> TagFexNetwork:
