@@ -52,11 +52,6 @@ class PairTable:
     @classmethod
     def from_scores(cls, classes: Tensor, scores: Tensor) -> PairTable:
         """Return the table of the given scores, (K, K)."""
-        if scores.shape != (len(classes), len(classes)):
-            raise InputError(
-                f"scores has shape {tuple(scores.shape)}; "
-                f"{len(classes)} classes need ({len(classes)}, {len(classes)})"
-            )
         return cls(classes, scores, scores < 0, scores.argmax(dim=1))
 
     @property
@@ -75,7 +70,6 @@ class PairTables:
         self.tables = tuple(PairTable.from_scores(classes, table) for table in scores)
         self.classes = classes  # (K,)
         self.scores = scores  # (T, K, K)
-        self._negative = scores < 0  # (T, K, K)
         self._optimal = scores.argmax(dim=2)  # (T, K)
 
     @property
@@ -91,7 +85,7 @@ class PairTables:
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""
         own, other = (torch.searchsorted(self.classes, labels) for labels in (y, partner_y))
-        return self._negative[which, own, other]
+        return self.scores[which, own, other] < 0
 
     def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
         """The label of the best partner of each label, (S, B)."""

@@ -13,18 +13,14 @@ from torch import Tensor
 
 from gradmix._setting_types import Number, setting
 from gradmix.criterion.embedding import embed_rows
-from gradmix.methods.components import Options
-from gradmix.methods.mir import Retrieval
+from gradmix.methods.mir import Retrieval, RetrievalOptions
 from gradmix.types import Samples
 
 
-class ASEROptions(Options):
+class ASEROptions(RetrievalOptions):
     """The reference's number of neighbours; it draws 1.5 or 2 candidates per class."""
 
     neighbours: Number = setting(5.0, "Nearest neighbours of the classifier.", ge=1, multiple_of=1)
-    candidates: Number = setting(
-        2.0, "Exemplars scored per step, as a multiple of the replay batch.", ge=1
-    )
 
 
 class ASER(Retrieval):

@@ -89,6 +89,8 @@ class Components:
         self.settings, self.streams, self.normalise = settings, streams, normalise
         self.options = self.options if options is None else options
         self.ranks = ranks
+        # Whether a forward pass may draw from PyTorch's global generator, as dropout does.
+        self.draws_randomly = bool(getattr(model, "draws_randomly", True))
         self.stage = Stage("train", settings.epochs)
         self.seen = 0  # classes seen, the current task's included
         self.adjustment: Tensor | None = None  # (C,) that the loss adds to all logits
@@ -175,11 +177,6 @@ class Components:
         return next(str(name) for name, module in self.model.named_modules() if module is self.head)
 
     @property
-    def draws_randomly(self) -> bool:
-        """Whether a forward pass may draw from PyTorch's global generator, as dropout does."""
-        return bool(getattr(self.model, "draws_randomly", True))
-
-    @property
     def head_grows(self) -> bool:
         """Whether the head grows with the classes."""
         return self.grows or self.settings.head == "growing"
@@ -198,9 +195,11 @@ class Components:
         return grow_head(head, outputs, generator=self.streams.generator("heads"))
 
     def new_layer(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-        """Return a linear layer on the head's device; each call draws from the stream "heads"."""
-        generator, device = self.streams.generator("heads"), self.head.weight.device
-        return new_linear(inputs, outputs, bias, generator=generator, device=device)
+        """Return a linear layer with the head's device and dtype, drawn from the stream "heads"."""
+        generator, like = self.streams.generator("heads"), self.head.weight
+        return new_linear(
+            inputs, outputs, bias, generator=generator, device=like.device, dtype=like.dtype
+        )
 
     # --- the optimizer ----------------------------------------------------------------------
 

@@ -62,8 +62,8 @@ class DERExpandable(Expanding):
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which whole networks can be added."""
-        head, random = first.head, first.draws_randomly
-        return SpecialisedNetwork(None, remove_head(first), head, draws_randomly=random)
+        head = first.head
+        return SpecialisedNetwork(None, remove_head(first), head)
 
     def stages(self) -> Sequence[Stage]:
         """Return the training of the network and, from the second task on, of the classifier."""

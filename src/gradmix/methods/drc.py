@@ -61,7 +61,6 @@ class TwoNorms(nn.Module):
 
     def __init__(self, network: Network, head: nn.Linear) -> None:
         super().__init__()
-        self.draws_randomly = network.draws_randomly
         size, device = network.embedding_size, head.weight.device
         self.network = remove_head(network)
         self.norm_old = TokenNorm(size, device=device).requires_grad_(False)

@@ -79,8 +79,8 @@ class TaskTokenNetwork(nn.Module):
 
     def __init__(self, backbone: Network, generator: torch.Generator) -> None:
         super().__init__()
-        self.draws_randomly, self.width = backbone.draws_randomly, backbone.embedding_size
-        head, device = backbone.head, backbone.head.weight.device
+        head, self.width = backbone.head, backbone.embedding_size
+        device = head.weight.device
         self.backbone = remove_head(backbone)
         self.attention = TaskAttention(self.width, generator=generator, device=device)
         self.tokens = nn.ParameterList([self._new_token(generator, device)])

@@ -43,7 +43,6 @@ class TwoBranches(nn.Module):
 
     def __init__(self, old: Network, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.draws_randomly = old.draws_randomly
         self.old = old.requires_grad_(False).eval()
         self.new = copy.deepcopy(old).requires_grad_(True)
         size, device = old.embedding_size, old.head.weight.device
@@ -216,10 +215,10 @@ class FOSTER(ExtendsNetwork):
         first = self.model.old if isinstance(self.model, TwoBranches) else self.model
         assert isinstance(first, Network)
         self.model, self.student = first.requires_grad_(True), None
-        outputs, device = structure["old"] or structure["outputs"], self.head.weight.device
-        inputs, generator = self.head.in_features, self.streams.generator("heads")
-        self.model.head = new_linear(inputs, outputs, generator=generator, device=device)
+        outputs, bias = structure["old"] or structure["outputs"], self.head.bias is not None
+        self.model.head = self.new_layer(self.head.in_features, outputs, bias)
         if structure["two"]:
+            generator = self.streams.generator("heads")
             self.model = TwoBranches(first, structure["outputs"], generator)
         if structure["student"]:
             self._new_student()

@@ -47,12 +47,10 @@ class SpecialisedNetwork(nn.Module):
         special: nn.Module,
         head: nn.Linear,
         *,
-        draws_randomly: bool,
         keeps_shared: bool = False,
     ) -> None:
         super().__init__()
-        self.draws_randomly, self.keeps_shared = draws_randomly, keeps_shared
-        self.shared = shared
+        self.shared, self.keeps_shared = shared, keeps_shared
         self.specials = nn.ModuleList([special])
         self.head = head
         self.auxiliary: nn.Linear | None = None  # one output for all old classes, then the new
@@ -189,10 +187,7 @@ class MEMO(Expanding):
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which special blocks can be added."""
+        keeps_shared = not self.options.train_shared
         return SpecialisedNetwork(
-            first.shared,
-            first.special,
-            first.head,
-            draws_randomly=first.draws_randomly,
-            keeps_shared=not self.options.train_shared,
+            first.shared, first.special, first.head, keeps_shared=keeps_shared
         )

@@ -38,8 +38,8 @@ class Retrieval(ER):
         return self.mixer.mix(self.mixer.plan(batch[None], self.selector.pairs), 0)
 
 
-class MIROptions(Options):
-    """The reference scores 5 candidates for each replayed sample: 50 for a replay batch of 10.
+class RetrievalOptions(Options):
+    """MIR's reference scores 5 candidates for each replayed sample: 50 for a replay batch of 10.
 
     Our default is 2, because a step with 5 takes longer, and because earlier results use 2.
     """
@@ -59,7 +59,7 @@ class MIR(Retrieval):
     Mixing: B1 ∪ B2 is mixed as in ER, after retrieval. Criterion: as in ER.
     """
 
-    options: MIROptions = MIROptions()
+    options: RetrievalOptions = RetrievalOptions()
 
     def remark(self) -> str | None:
         """Say when there is nothing to choose."""

@@ -77,8 +77,7 @@ class TagFexNetwork(nn.Module):
 
     def __init__(self, first: Network, generator: torch.Generator) -> None:
         super().__init__()
-        self.draws_randomly, self.width = first.draws_randomly, first.embedding_size
-        head = first.head
+        head, self.width = first.head, first.embedding_size
         self.specifics = nn.ModuleList([remove_head(first)])
         self.agnostic = copy.deepcopy(first)
         width, device = self.width, head.weight.device

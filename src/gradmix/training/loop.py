@@ -47,7 +47,7 @@ from gradmix.training.events import (
     StepDone,
     TaskDone,
 )
-from gradmix.training.metrics import count_correct_of_task
+from gradmix.training.metrics import count_correct
 from gradmix.types import Samples, Task
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class Training:
         result = Evaluation({}, {}, self._tested)
         for name, predict in self.method.predictors().items():
             counts = [
-                count_correct_of_task(predict, task.test, self.method.normalise, num_classes, ranks)
+                count_correct(predict, task.test, self.method.normalise, num_classes, ranks)
                 for task in self._tasks
             ]
             result.correct[name], result.task_aware[name] = torch.stack(counts, dim=1)

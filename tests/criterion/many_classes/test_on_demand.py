@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmix.criterion import choose_search, pair_tables
 from gradmix.criterion.many_classes import on_demand as module
 from gradmix.criterion.many_classes.on_demand import (
     Clusters,
@@ -15,6 +14,7 @@ from gradmix.criterion.many_classes.on_demand import (
     k_means,
 )
 from gradmix.criterion.many_classes.sketch import make_sketch
+from gradmix.criterion.selector import choose_search, pair_tables
 
 RATIOS = [0.25, 0.6]
 
@@ -101,16 +101,16 @@ def test_class_vectors_of_a_whole_sample_are_the_mean_gradients(make_case):
     case = make_case([3, 2, 4], 5, 2, 1.0, 0.3, True, 4)
     X, z, y = case.exemplars
     sketch = make_sketch(X, y, case.linear_head, case.weights, top=2, tail=100)
-    found = class_vectors(sketch)
+    found_X, h, v, u = class_vectors(sketch)
     delta = z.softmax(1) - torch.nn.functional.one_hot(y, 5)
     gradient, bias = sketch.rows[:, 1], sketch.biases[:, 1]
     s = X @ gradient.T + bias
     for place, label in enumerate(y.unique()):
         mine = y == label
-        torch.testing.assert_close(found.X[place], X[mine].mean(0))
-        torch.testing.assert_close(found.h[place], (delta @ gradient)[mine].mean(0))
-        torch.testing.assert_close(found.v[place], (delta @ bias)[mine].mean())
-        torch.testing.assert_close(found.u[place], (delta * s).sum(1)[mine].mean())
+        torch.testing.assert_close(found_X[place], X[mine].mean(0))
+        torch.testing.assert_close(h[place], (delta @ gradient)[mine].mean(0))
+        torch.testing.assert_close(v[place], (delta @ bias)[mine].mean())
+        torch.testing.assert_close(u[place], (delta * s).sum(1)[mine].mean())
 
 
 def sketch_of(case):

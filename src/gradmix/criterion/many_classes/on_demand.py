@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,17 +118,11 @@ class PairsOnDemand:
 # --- shortlists ---------------------------------------------------------------------------------
 
 
-class ClassVectors(NamedTuple):
-    """Means over the exemplars of each class."""
+def class_vectors(sketch: Sketch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the means X (K, d), h (K, d), v (K,) and u (K,) over the exemplars of each class.
 
-    X: Tensor  # (K, d)
-    h: Tensor  # (K, d)
-    v: Tensor  # (K,)
-    u: Tensor  # (K,)
-
-
-def class_vectors(sketch: Sketch) -> ClassVectors:
-    """Return the vectors of every class in a sketch; the sketch estimates the softmax."""
+    The sketch estimates the softmax.
+    """
     position = torch.repeat_interleave(sketch.counts)
     width = 2 * sketch.top.shape[1] * sketch.embeddings.shape[1] + 4 * len(sketch.tail)
     every = torch.arange(len(position), device=position.device)
@@ -153,7 +147,7 @@ def class_vectors(sketch: Sketch) -> ClassVectors:
         total.index_add_(0, position, values)
         return total / sketch.counts.view(-1, *(1,) * (values.ndim - 1))
 
-    return ClassVectors(*(mean(values) for values in (samples, h, v, u)))
+    return mean(samples), mean(h), mean(v), mean(u)
 
 
 class Linearised:
