@@ -89,11 +89,10 @@ class Distilled(WithOldNetwork):
         return (1 - share) * loss + share * kept
 
 
-class LwFOptions(Options):
+class LwFOptions(DistilledOptions):
     """The paper's values."""
 
     distill: Number = setting(1.0, "Weight of the distillation from the old network.", ge=0)
-    temperature: Number = setting(2.0, "Temperature of the distillation.", gt=0)
 
 
 class LwF(WithOldNetwork):

@@ -70,6 +70,7 @@ class Job:
 
 
 Follow = Callable[[Job], object]
+Connect = Callable[[], "Fabric"]
 
 
 @contextmanager
@@ -97,8 +98,9 @@ def open_job(
             f"devices is {wanted.devices}, but this process belongs to a process group already; "
             "destroy it first, or give devices=1"
         )
+    connect = partial(_connect, device, precision, wanted)
     if processes_outside() > 1:
-        with _connected(device, precision, wanted) as job:
+        with _connected(connect, wanted) as job:
             yield job
         return
     if wanted.nodes > 1:
@@ -107,7 +109,7 @@ def open_job(
         )
     if follow is None:
         raise InputError(f"devices is {wanted.devices}; start this program with torchrun or srun")
-    with _started(device, precision, wanted, follow) as job:
+    with _started(connect, wanted, follow) as job:
         yield job
 
 
@@ -116,8 +118,7 @@ def open_job(
 
 @contextmanager
 def _connected(
-    device: str,
-    precision: str,
+    connect: Connect,
     wanted: Devices,
     variables: Mapping[str, str] | None = None,
     others: OtherRanks | None = None,
@@ -127,7 +128,7 @@ def _connected(
     `variables` of the environment tell Fabric the rank, unless torchrun or srun set them. `others`
     are the ranks that this process started.
     """
-    before, connect = dict(os.environ), partial(_connect, device, precision, wanted)
+    before = dict(os.environ)
     os.environ.update(variables or {})
     try:
         with torch_threads(torch.get_num_threads()):  # Fabric changes them
@@ -173,9 +174,9 @@ def _connect(device: str, precision: str, wanted: Devices) -> Fabric:
             plugins=None if processes_outside() > 1 else [LightningEnvironment()],
         )
         fabric.launch()
+    except InputError:
+        raise
     except (ValueError, RuntimeError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"the ranks cannot be connected: {error}") from error
     finally:
         logger.setLevel(level)
@@ -186,16 +187,16 @@ def _connect(device: str, precision: str, wanted: Devices) -> Fabric:
 
 
 @contextmanager
-def _started(device: str, precision: str, wanted: Devices, follow: Follow) -> Iterator[Job]:
+def _started(connect: Connect, wanted: Devices, follow: Follow) -> Iterator[Job]:
     """Start the other ranks of this machine and become rank 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])  # a free one
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0"}
     own, *rest = ({**variables, "LOCAL_RANK": str(rank)} for rank in range(wanted.devices))
-    others = OtherRanks([partial(_follow, device, precision, wanted, follow, v) for v in rest])
+    others = OtherRanks([partial(_follow, connect, wanted, each, follow) for each in rest])
     try:
-        with others.noticed(), _connected(device, precision, wanted, own, others) as job:
+        with others.noticed(), _connected(connect, wanted, own, others) as job:
             yield job
         others.join()
     except RankError as error:
@@ -208,8 +209,8 @@ def _started(device: str, precision: str, wanted: Devices, follow: Follow) -> It
 
 
 def _follow(
-    device: str, precision: str, wanted: Devices, follow: Follow, variables: Mapping[str, str]
+    connect: Connect, wanted: Devices, variables: Mapping[str, str], follow: Follow
 ) -> None:
     """Be one of the other ranks."""
-    with _connected(device, precision, wanted, variables) as job:
+    with _connected(connect, wanted, variables) as job:
         follow(job)

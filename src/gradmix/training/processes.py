@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -70,23 +71,20 @@ class OtherRanks:
         Raises:
             RankError: If a rank ends before it returns.
         """
-        answers: list[Answer | Exception] = []
+        answer: futures.Future[Answer] = futures.Future()
 
         def call() -> None:
             try:
-                answers.append(connect())
-            except Exception as error:  # raised below
-                answers.append(error)
+                answer.set_result(connect())
+            except Exception as error:  # `result` raises it
+                answer.set_exception(error)
 
-        thread = threading.Thread(target=call, daemon=True, name="connect-ranks")
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.05)
+        threading.Thread(target=call, daemon=True, name="connect-ranks").start()
+        while not answer.done():
+            futures.wait([answer], 0.05)
             if not all(process.is_alive() for process in self._processes):
                 raise RankError("a rank ended before all were connected")
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        return answers[0]
+        return answer.result()
 
     @contextmanager
     def noticed(self) -> Iterator[None]:

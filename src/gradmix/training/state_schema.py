@@ -293,14 +293,6 @@ class TrainingState(Schema):
         return self
 
 
-class SecondsState(Schema):
-    """The time spent in each part of the training."""
-
-    train: Duration
-    criterion: Duration
-    evaluate: Duration
-
-
 class CheckpointState(Schema):
     """A checkpoint file."""
 
@@ -309,6 +301,6 @@ class CheckpointState(Schema):
     training: TrainingState
     precision: dict[str, Any]
     record: dict[str, Any]  # validated by its owner
-    seconds: SecondsState
+    seconds: dict[str, Duration]  # in each part of the training
     total_seconds: Duration
     saving_seconds: Duration
