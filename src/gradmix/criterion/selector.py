@@ -68,19 +68,15 @@ class PairTables:
 
     def __init__(self, classes: Tensor, scores: Tensor) -> None:
         self.tables = tuple(PairTable.from_scores(classes, table) for table in scores)
+        self.number = len(scores)  # T, of tables
         self.classes = classes  # (K,)
         self.scores = scores  # (T, K, K)
         self._optimal = scores.argmax(dim=2)  # (T, K)
 
     @property
-    def number(self) -> int:
-        """The number of tables."""
-        return len(self.tables)
-
-    @property
     def negative_rate(self) -> float:
         """The share of class pairs in S⁻, averaged over the tables."""
-        return sum(table.negative_rate for table in self.tables) / len(self.tables)
+        return sum(table.negative_rate for table in self.tables) / self.number
 
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""

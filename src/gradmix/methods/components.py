@@ -89,6 +89,7 @@ class Components:
         self.settings, self.streams, self.normalise = settings, streams, normalise
         self.options = self.options if options is None else options
         self.ranks = ranks
+        self.head_grows = self.grows or settings.head == "growing"  # with the classes
         # Whether a forward pass may draw from PyTorch's global generator, as dropout does.
         self.draws_randomly = bool(getattr(model, "draws_randomly", True))
         self.stage = Stage("train", settings.epochs)
@@ -175,11 +176,6 @@ class Components:
     def head_name(self) -> str:
         """The name of the last linear layer among the network's modules."""
         return next(str(name) for name, module in self.model.named_modules() if module is self.head)
-
-    @property
-    def head_grows(self) -> bool:
-        """Whether the head grows with the classes."""
-        return self.grows or self.settings.head == "growing"
 
     def grow(self, seen: int) -> None:
         """Make room for the classes of a new task; `seen` classes are known with it."""

@@ -10,6 +10,7 @@ This file is the training step of most methods. With GradMix it is Algorithm 1 o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
 from gradmix.mixing.mixer import Plan
-from gradmix.models.network import Network
+from gradmix.models.network import Mix, Network
 from gradmix.types import MixedBatch
 
 
@@ -126,6 +127,34 @@ class ER(Method):
             if len(labels):
                 shares += labels.bincount(minlength=outputs) * (weight / len(labels))
         return shares / shares.sum()
+
+
+class NetworkOfParts(nn.Module):
+    """Several parts, each with an embedding of its own, and one head on all embeddings.
+
+    Frozen parts stay in evaluation mode.
+    """
+
+    head: nn.Linear
+
+    def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> Sequence[Tensor]:
+        """Return the embedding of every part, (B, d) each."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return logits of all classes, (B, C)."""
+        logits: Tensor = self.head(torch.cat([*self.embeddings(x, mix, at)], dim=1))
+        return logits
+
+    def train(self, mode: bool = True) -> NetworkOfParts:
+        """Set the mode; frozen parts stay in evaluation mode."""
+        super().train(mode)
+        for child in self.children():
+            for part in child if isinstance(child, nn.ModuleList) else [child]:
+                weights = list(part.parameters())
+                if weights and not any(weight.requires_grad for weight in weights):
+                    part.eval()
+        return self
 
 
 class ExtendsNetwork(ER):

@@ -17,7 +17,7 @@ from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
 from gradmix.methods.components import Options, Stage
-from gradmix.methods.er import ExtendsNetwork
+from gradmix.methods.er import ExtendsNetwork, NetworkOfParts
 from gradmix.methods.losses import distillation
 from gradmix.models.heads import drop_output, widen_head
 from gradmix.models.network import Mix, Network, new_linear
@@ -38,7 +38,7 @@ class FOSTEROptions(Options):
     mix_compression: Switch = setting(0.0, "1 mixes the batches of compression, too.")
 
 
-class TwoBranches(nn.Module):
+class TwoBranches(NetworkOfParts):
     """A frozen old network beside a new one, and a head on both embeddings."""
 
     def __init__(self, old: Network, outputs: int, generator: torch.Generator) -> None:
@@ -55,17 +55,6 @@ class TwoBranches(nn.Module):
         with torch.no_grad():
             old = self.old.features(x, mix, at)
         return old, self.new.features(x, mix, at)
-
-    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """Return logits of all classes, (B, C)."""
-        logits: Tensor = self.head(torch.cat(self.embeddings(x, mix, at), dim=1))
-        return logits
-
-    def train(self, mode: bool = True) -> TwoBranches:
-        """Set the mode; the old branch stays in evaluation mode."""
-        super().train(mode)
-        self.old.eval()
-        return self
 
 
 class FOSTER(ExtendsNetwork):

@@ -63,8 +63,6 @@ class Mixer:
     ) -> None:
         self.recipe, self.num_outputs = recipe, num_outputs
         self._num_counted = num_outputs if num_outputs <= MOST_COUNTED else 0
-        self._counts = torch.zeros(0, 0, dtype=torch.int64)
-        self._mixed_pairs: list[Tensor] = []  # not yet added to the counts
         self._host, self._generator = host, generator
         self._mix_points, self._ranks = mix_points, ranks
 
@@ -78,14 +76,10 @@ class Mixer:
         self.num_outputs = self.num_outputs if num_outputs is None else num_outputs
         self._pool = pool
         self._index = ClassIndex(pool.y, self.num_outputs)
+        self.classes = self._index.classes  # that have samples in the pool, (K,)
         size = self._num_counted
         self._counts = torch.zeros(size, size, dtype=torch.int64, device=pool.y.device)
-        self._mixed_pairs = []
-
-    @property
-    def classes(self) -> Tensor:
-        """The classes that have samples in the pool, (K,)."""
-        return self._index.classes
+        self._mixed_pairs: list[Tensor] = []  # not yet added to the counts
 
     # --- planning ---------------------------------------------------------------------------
 

@@ -125,7 +125,8 @@ def test_products_are_the_linearised_criterion_but_for_what_is_of_the_first_clas
     sketch = sketch_of(case)
     X, h, v, u = class_vectors(sketch)
     linear = Linearised(sketch)
-    found = (1 - lam) * linear.every(lam) @ linear.keys.T
+    queries = linear.queries(torch.arange(len(linear.keys)), lam)
+    found = (1 - lam) * queries @ linear.keys.T
     mixed = lam * (1 - lam) * (h @ X.T + X @ h.T + v[:, None] + v)
     whole = lam**2 * u[:, None] + mixed + (1 - lam) ** 2 * u
     of_first = lam**2 * u + lam * (1 - lam) * v

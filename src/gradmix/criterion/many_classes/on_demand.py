@@ -42,11 +42,12 @@ class PairsOnDemand:
     """S⁻ and S*, computed for the class pairs that are asked for."""
 
     def __init__(self, sketch: Sketch, ratios: Sequence[float], block: int | None = None) -> None:
+        self.number = len(ratios)  # of mixing ratios
         self.classes = sketch.classes  # (K,)
         self._sketch, self._ratios, self._block = sketch, list(ratios), block
         device = sketch.top.device
         self._lam = torch.tensor(self._ratios, dtype=torch.float64, device=device)
-        self._best = torch.full((len(ratios), len(sketch.classes)), -1, device=device)
+        self._best = torch.full((self.number, len(sketch.classes)), -1, device=device)
         self._asked = self._negative = 0
 
     @cached_property
@@ -57,11 +58,6 @@ class PairsOnDemand:
     def negative_rate(self) -> float:
         """The share in S⁻ of the pairs asked for; 0 before the first."""
         return self._negative / max(self._asked, 1)
-
-    @property
-    def number(self) -> int:
-        """The number of mixing ratios."""
-        return len(self._ratios)
 
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""
@@ -163,10 +159,6 @@ class Linearised:
         ratio = torch.as_tensor(lam).to(self.keys).expand(len(own))[:, None]
         return torch.cat([ratio * self._own[own], 1 - ratio], 1)
 
-    def every(self, lam: float) -> Tensor:
-        """Return the queries of all classes, (K, 2 d + 2)."""
-        return self.queries(torch.arange(len(self.keys), device=self.keys.device), lam)
-
 
 class Clusters:
     """Finds candidates among those that suit a whole cluster of classes."""
@@ -199,8 +191,9 @@ class Clusters:
     def _of_clusters(self, lam: float) -> Tensor:
         """Return the candidates of each cluster, (clusters, wide)."""
         keys, sizes = self._linear.keys, self._cluster.bincount()
+        queries = self._linear.queries(torch.arange(len(keys), device=keys.device), lam)
         total = keys.new_zeros(len(sizes), keys.shape[1])
-        total.index_add_(0, self._cluster, self._linear.every(lam))
+        total.index_add_(0, self._cluster, queries)
         parts = (total / sizes[:, None]).split(max(1, BLOCK_ELEMENTS // len(keys)))
         return torch.cat([(part @ keys.T).topk(self._wide, dim=1).indices for part in parts])
 
