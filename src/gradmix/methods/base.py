@@ -197,8 +197,7 @@ class Method(Components, ABC):
         else:
             features = embed_rows(self.model, self.head, self.pool.inputs, index, self.ranks)
         quota = self.memory.quota(torch.cat([self.memory.y, new.y]).unique())
-        kind = "herding" if rule == "herding" else "kmeans"
-        return class_priorities(kind, features, new.y, quota, generator)
+        return class_priorities(str(rule), features, new.y, quota, generator)
 
     # --- prediction -------------------------------------------------------------------------
 

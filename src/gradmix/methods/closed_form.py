@@ -20,8 +20,6 @@ from gradmix.closed_form import SLDA, CalibratedHead, ClosedFormHead, NearestMea
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
 from gradmix.methods.components import Options
-from gradmix.mixing import Recipe
-from gradmix.mixing.mixer import Plan
 from gradmix.models.network import Network
 from gradmix.types import Samples
 
@@ -53,18 +51,8 @@ class ClosedForm(Method):
         """Return an empty closed-form head."""
         return self.solver_type(self.head.in_features)
 
-    @classmethod
-    def check_mix(cls, recipe: Recipe | None) -> None:
-        """Raise InputError for every mix: there are no training steps to mix."""
-        if recipe is not None:
-            raise InputError(
-                f"mix has {recipe.partners!r} partners, but {cls.__name__} has no training steps "
-                "and cannot mix; give mix='none'"
-            )
-
-    def plan_epoch(self, new: Tensor) -> Plan | None:
+    def plan_epoch(self, new: Tensor) -> None:
         """Plan nothing."""
-        return None
 
     def train_step(self, step: int) -> Tensor:
         """Raise InputError: there are no steps."""

@@ -118,6 +118,11 @@ class Components:
     @classmethod
     def check_mix(cls, recipe: Recipe | None) -> None:
         """Raise InputError for a mix that has no meaning for this method."""
+        if not cls.trains and recipe is not None:
+            raise InputError(
+                f"mix has {recipe.partners!r} partners, but {cls.__name__} has no training steps "
+                "and cannot mix; give mix='none'"
+            )
         if not cls.replays and recipe is not None and recipe.uses_gradients:
             raise InputError(
                 f"mix has {recipe.partners!r} partners, which protect a memory, and "

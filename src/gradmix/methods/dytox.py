@@ -81,6 +81,8 @@ class TaskTokenNetwork(nn.Module):
         super().__init__()
         head, self.width = backbone.head, backbone.embedding_size
         device = head.weight.device
+        if head.bias is None:  # the heads of all tasks have one
+            head.bias = nn.Parameter(head.weight.new_zeros(head.out_features))
         self.backbone = remove_head(backbone)
         self.attention = TaskAttention(self.width, generator=generator, device=device)
         self.tokens = nn.ParameterList([self._new_token(generator, device)])

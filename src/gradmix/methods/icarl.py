@@ -7,7 +7,6 @@ reference forms in aimagelab/mammoth (loss) and G-U-N/PyCIL (herding).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,11 +76,6 @@ class NearestMean(ER):
     def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """Add the trained head."""
         return {"main": self.predict, "head": super().predict}
-
-    def rebuild(self, structure: dict[str, Any]) -> None:
-        """Forget the class means, too."""
-        super().rebuild(structure)
-        self._means = None
 
 
 class ICaRL(NearestMean, WithOldNetwork):
