@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gradmix.criterion import PairSelector
+from gradmix.criterion import selector as module
+from gradmix.criterion.many_classes.on_demand import PairsOnDemand
 from gradmix.criterion.selector import PairTables
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import FileError, InputError
@@ -86,6 +88,22 @@ def test_a_selector_without_tables_never_asks_the_model():
     selector.refresh(nn.Identity(), None)  # it has no head and would be refused
     assert selector.pairs is None
     assert selector._host.asked == []
+
+
+@pytest.mark.parametrize(
+    ("criterion", "most", "kind"),
+    [
+        ("auto", 1000, PairTables),
+        ("auto", 4, PairTables),  # there are 4 classes
+        ("auto", 3, PairsOnDemand),
+        ("exact", 3, PairTables),
+        ("clusters", 1000, PairsOnDemand),
+    ],
+)
+def test_auto_goes_by_the_number_of_classes(criterion, most, kind, model, monkeypatch):
+    assert module.MOST_EXACT == 1000
+    monkeypatch.setattr(module, "MOST_EXACT", most)
+    assert type(refreshed(model, criterion=criterion).pairs) is kind
 
 
 @pytest.mark.parametrize("average", ["sample", "class"])

@@ -128,13 +128,6 @@ def pair_tables(
     return PairTables(*class_scores(samples, ratios, all_pairs=settings.all_pairs, block=block))
 
 
-def choose_search(search: str, classes: int) -> str:
-    """Return what "auto" means for a number of classes; any other search is returned as it is."""
-    if search == "auto":
-        return "exact" if classes <= MOST_EXACT else "clusters"
-    return search
-
-
 class PairSelector:
     """Computes S⁻ and S* for the current task, as full tables or on demand for many classes.
 
@@ -200,7 +193,8 @@ class PairSelector:
         y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)  # (n,) each
         if self._settings.gradient == "memory":
             protected = index >= pool.num_new  # the memory follows the new samples in the pool
-        if choose_search(self._settings.criterion, self._num_classes) != "exact":
+        search = self._settings.criterion
+        if search == "clusters" or (search == "auto" and self._num_classes > MOST_EXACT):
             self.pairs = self._on_demand(head, adjustment, embeddings, y, protected)
             return
         with torch.no_grad():

@@ -91,10 +91,8 @@ class TaskTokenNetwork(nn.Module):
         self.head = BlockLinear([head])
 
     def _new_token(self, generator: torch.Generator, device: torch.device) -> nn.Parameter:
-        token = torch.empty(self.width)
-        return nn.Parameter(
-            nn.init.trunc_normal_(token, std=INIT_STD, generator=generator).to(device)
-        )
+        token = nn.init.trunc_normal_(torch.empty(self.width), std=INIT_STD, generator=generator)
+        return nn.Parameter(token.to(device))
 
     def embeddings(self, patches: Tensor) -> list[Tensor]:
         """Return the embedding of each task, (B, d), for the backbone's tokens (B, T, d)."""

@@ -82,8 +82,7 @@ class ERRidge(ER):
 
     def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """Return the product, and the network and the ridge regression alone."""
-        alone = {"network": super().predict, "ridge": self.ridge_scores}
-        return {"main": self.predict, **alone}
+        return {"main": self.predict, "network": super().predict, "ridge": self.ridge_scores}
 
     def predictor_module(self) -> nn.Module:
         """Return the product as a module: network inputs → scores, (B, C)."""

@@ -14,7 +14,7 @@ from gradmix.criterion.many_classes.on_demand import (
     k_means,
 )
 from gradmix.criterion.many_classes.sketch import make_sketch
-from gradmix.criterion.selector import choose_search, pair_tables
+from gradmix.criterion.selector import pair_tables
 
 RATIOS = [0.25, 0.6]
 
@@ -162,9 +162,3 @@ def test_k_means_finds_groups():
     cluster = k_means((middle[:, None] + around).flatten(0, 1), 3)
     assert cluster.view(3, 3).eq(cluster.view(3, 3)[:, :1]).all()
     assert len(cluster.unique()) == 3
-
-
-def test_auto_goes_by_the_number_of_classes():
-    found = [choose_search("auto", number) for number in (10, 1000, 1001, 50_000)]
-    assert found == ["exact", "exact", "clusters", "clusters"]
-    assert choose_search("clusters", 3) == "clusters"
