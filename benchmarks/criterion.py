@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import seconds
-from gradmix.criterion import Exemplars, pair_tables
 from gradmix.criterion.reference import reference_pair_table
+from gradmix.criterion.scores import Exemplars
+from gradmix.criterion.selector import pair_tables
 
 
 def exemplars(classes: int, features: int, each: int) -> Exemplars:

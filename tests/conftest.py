@@ -17,8 +17,8 @@ from hypothesis import settings as hypothesis_settings
 from lightning_fabric import Fabric
 from torch import nn
 
-from gradmix.criterion import Exemplars
 from gradmix.criterion.reference import reference_pair_table
+from gradmix.criterion.scores import Exemplars
 from gradmix.data import benchmark_from_tasks
 from gradmix.mixing import parse_recipe
 from gradmix.models import MLP, ResNet18, build_model

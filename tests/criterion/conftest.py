@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gradmix.criterion import Exemplars
+from gradmix.criterion.scores import Exemplars
 from gradmix.types import LinearHead
 
 

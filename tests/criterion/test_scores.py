@@ -7,18 +7,17 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from gradmix.criterion import (
+from gradmix.criterion import scores as scores_module
+from gradmix.criterion.reference import reference_pair_table
+from gradmix.criterion.scores import (
     Exemplars,
     Scored,
     class_scores,
     mean_gradient,
-    pair_tables,
     projections,
     sample_scores,
 )
-from gradmix.criterion import scores as scores_module
-from gradmix.criterion.reference import reference_pair_table
-from gradmix.criterion.selector import PairTable
+from gradmix.criterion.selector import PairTable, pair_tables
 from gradmix.errors import InputError
 from gradmix.settings import CriterionSettings
 
@@ -157,11 +156,6 @@ def test_optimal_is_the_highest_even_if_all_are_negative():
     table = PairTable.from_scores(torch.arange(2), torch.tensor([[-3.0, -1.0], [-1.0, -2.0]]))
     assert table.optimal.tolist() == [1, 0]
     assert table.negative.all()
-
-
-def test_scores_of_another_shape_are_refused():
-    with pytest.raises(InputError, match=r"shape \(2, 3\)"):
-        PairTable.from_scores(torch.arange(2), torch.zeros(2, 3))
 
 
 def test_ratio_one_and_zero_are_the_unmixed_gradients(make_case):

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from gradmix.criterion import PairSelector, PairTables
+from gradmix.criterion import PairSelector
+from gradmix.criterion import selector as module
+from gradmix.criterion.many_classes.on_demand import PairsOnDemand
+from gradmix.criterion.selector import PairTables
 from gradmix.data.pool import Normalise, Pool
 from gradmix.errors import FileError, InputError
 from gradmix.files.schema import validate
@@ -85,6 +88,22 @@ def test_a_selector_without_tables_never_asks_the_model():
     selector.refresh(nn.Identity(), None)  # it has no head and would be refused
     assert selector.pairs is None
     assert selector._host.asked == []
+
+
+@pytest.mark.parametrize(
+    ("criterion", "most", "kind"),
+    [
+        ("auto", 1000, PairTables),
+        ("auto", 4, PairTables),  # there are 4 classes
+        ("auto", 3, PairsOnDemand),
+        ("exact", 3, PairTables),
+        ("clusters", 1000, PairsOnDemand),
+    ],
+)
+def test_auto_goes_by_the_number_of_classes(criterion, most, kind, model, monkeypatch):
+    assert module.MOST_EXACT == 1000
+    monkeypatch.setattr(module, "MOST_EXACT", most)
+    assert type(refreshed(model, criterion=criterion).pairs) is kind
 
 
 @pytest.mark.parametrize("average", ["sample", "class"])
@@ -310,8 +329,3 @@ def test_a_state_gives_the_same_tables(lookup):
     assert again.number == tables.number == len(scores)
     asked = which, classes[own], classes[other]
     assert torch.equal(again.harmful(*asked), tables.harmful(*asked))
-
-
-def test_scores_of_another_shape_are_refused():
-    with pytest.raises(InputError, match="3 classes need"):
-        PairTables(torch.arange(3), torch.zeros(2, 3, 2))

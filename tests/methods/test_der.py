@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gradmix.methods import DER
+from gradmix.methods.der import DER
 from gradmix.randomness import RandomStreams
 
 METHODS = ["der", "der++"]

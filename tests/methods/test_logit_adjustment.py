@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gradmix.criterion import Exemplars
 from gradmix.criterion.reference import reference_pair_table
+from gradmix.criterion.scores import Exemplars
 from gradmix.errors import InputError
 from gradmix.methods import METHODS
 from gradmix.runs.config import config_for

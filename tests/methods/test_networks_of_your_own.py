@@ -9,7 +9,7 @@ from torch import nn
 from gradmix.errors import InputError
 from gradmix.methods import METHODS, find_method
 from gradmix.methods.er import ExtendsNetwork
-from gradmix.models import adapt
+from gradmix.models import adapt, build_model
 from gradmix.training.loop import TaskDone
 
 CHANGE_THE_NETWORK = [
@@ -104,3 +104,15 @@ def test_frozen_layers_of_the_user_stay_as_they_are(method, make_training):
     assert id(run.method.head.weight) in trained
     assert not trained & {id(parameter) for parameter in stem.parameters()}
     torch.testing.assert_close(stem.state_dict(), before, rtol=0, atol=0)
+
+
+def without_bias(outputs):
+    network = build_model("mlp", (1, 8, 8), outputs, generator=torch.Generator().manual_seed(0))
+    network.head = nn.Linear(network.embedding_size, outputs, bias=False)
+    return network
+
+
+@pytest.mark.parametrize("method", CHANGE_THE_NETWORK)
+def test_a_head_without_bias_resumes(method, make_training, assert_resumes):
+    """FOSTER and DyTox used to make a head with a bias, which the saved weights did not fit."""
+    assert_resumes(lambda: make_training(method, "gradmix", without_bias, epochs=2))

@@ -6,7 +6,6 @@ import pytest
 
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import METHODS, find_method
-from gradmix.methods.components import read_options
 
 DEFAULTS = {
     "er-ridge": {"features": 512.0},
@@ -46,7 +45,7 @@ DEFAULTS = {
 
 
 def options(method, **given):
-    return read_options(find_method(method).options_type, given)
+    return find_method(method).read_options(given)
 
 
 @pytest.mark.parametrize("method", METHODS)

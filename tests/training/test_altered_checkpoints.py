@@ -243,6 +243,7 @@ def nan(value):
         ("der", "method.memory.extras.logits", lambda value: torch.cat([value] * 3, 1)),
         ("der", "method.memory.extras.known", lambda value: value.float()),
         ("er", "stage.pairs.tables.classes", lambda value: value + 1),
+        ("er", "stage.pairs.tables.scores", lambda value: value[:, :, 1:]),
         ("er", "stage.plan.draws.table", lambda value: [8] * len(value)),
         ("er", "stage.new", lambda value: value + 16),
         ("er", "position.step", lambda _: 3),

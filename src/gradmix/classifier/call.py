@@ -295,7 +295,7 @@ class Call:
         predict, samples = self.before.scores, _rows(self.test, old)
         return count_correct(
             lambda x: predict(x).to(x.device), samples, lambda x: x, self.known_before
-        )
+        )[0]
 
     def _note(self, event: Event) -> None:
         """Record an event."""

@@ -396,7 +396,7 @@ class EarlyStopping:
     def _look(self, training: Training, event: EpochDone) -> bool:
         method, state, number = training.method, self.state, training.benchmark.num_classes
         right = sum(
-            int(count_correct(method.predict, part, method.normalise, number).sum())
+            int(count_correct(method.predict, part, method.normalise, number)[0].sum())
             for part in self._samples
             if len(part.y)
         )

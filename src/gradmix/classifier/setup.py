@@ -22,7 +22,6 @@ from gradmix.data.datasets import channel_statistics, check_statistics
 from gradmix.errors import InputError, MissingPackageError, UnknownNameError
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, find_method
-from gradmix.methods.components import read_options
 from gradmix.mixing import parse_recipe
 from gradmix.models import MODELS, adapt, build_empty_model, build_model, load_backbone, new_linear
 from gradmix.models.finetune import fine_tune
@@ -102,7 +101,7 @@ def check_params(params: Params) -> None:
         )
     kind.check_selection(params["exemplar_selection"])
     kind.check_adjustment(params["logit_adjustment"])
-    read_options(kind.options_type, dict(params["options"] or {}))
+    kind.read_options(dict(params["options"] or {}))
     check_memory(params, kind if params["method"] != "auto" or frozen else None)
 
 

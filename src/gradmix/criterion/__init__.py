@@ -3,37 +3,6 @@
 from __future__ import annotations
 
 from gradmix.criterion.embedding import embed, evaluating, find_head
-from gradmix.criterion.scores import (
-    Exemplars,
-    Scored,
-    class_scores,
-    mean_gradient,
-    projections,
-    sample_scores,
-    sample_weights,
-)
-from gradmix.criterion.selector import (
-    Pairs,
-    PairSelector,
-    PairTables,
-    choose_search,
-    pair_tables,
-)
+from gradmix.criterion.selector import Pairs, PairSelector
 
-__all__ = [
-    "Exemplars",
-    "PairSelector",
-    "PairTables",
-    "Pairs",
-    "Scored",
-    "choose_search",
-    "class_scores",
-    "embed",
-    "evaluating",
-    "find_head",
-    "mean_gradient",
-    "pair_tables",
-    "projections",
-    "sample_scores",
-    "sample_weights",
-]
+__all__ = ["PairSelector", "Pairs", "embed", "evaluating", "find_head"]

@@ -24,8 +24,8 @@ def find_head(model: nn.Module) -> nn.Linear:
     Raises:
         InputError: If the model has no `nn.Linear`.
     """
-    if isinstance(getattr(model, "head", None), nn.Linear):
-        head: nn.Linear = model.head  # type: ignore[assignment]
+    head = getattr(model, "head", None)
+    if isinstance(head, nn.Linear):
         return head
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linears:

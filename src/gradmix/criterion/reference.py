@@ -30,11 +30,10 @@ def reference_pair_table(
 
     # Step 3: ḡ, the average gradient of the protected samples.
     memory = Exemplars(*(part[protected] for part in exemplars))
-    one_group = torch.ones_like(memory.labels, dtype=torch.bool)
-    by_class = [memory.labels == c for c in memory.labels.unique()]
+    groups = memory.labels if settings.average == "class" else torch.zeros_like(memory.labels)
     means = []
-    for group in by_class if settings.average == "class" else [one_group]:
-        X, z, y = (part[group] for part in memory)
+    for group in groups.unique():
+        X, z, y = (part[groups == group] for part in memory)
         means.append(_gradient(X, z.softmax(1) - one_hot[y], bias))
     g_mean = torch.stack(means).mean(0)
 

@@ -52,11 +52,6 @@ class PairTable:
     @classmethod
     def from_scores(cls, classes: Tensor, scores: Tensor) -> PairTable:
         """Return the table of the given scores, (K, K)."""
-        if scores.shape != (len(classes), len(classes)):
-            raise InputError(
-                f"scores has shape {tuple(scores.shape)}; "
-                f"{len(classes)} classes need ({len(classes)}, {len(classes)})"
-            )
         return cls(classes, scores, scores < 0, scores.argmax(dim=1))
 
     @property
@@ -73,25 +68,20 @@ class PairTables:
 
     def __init__(self, classes: Tensor, scores: Tensor) -> None:
         self.tables = tuple(PairTable.from_scores(classes, table) for table in scores)
+        self.number = len(scores)  # T, of tables
         self.classes = classes  # (K,)
         self.scores = scores  # (T, K, K)
-        self._negative = scores < 0  # (T, K, K)
         self._optimal = scores.argmax(dim=2)  # (T, K)
-
-    @property
-    def number(self) -> int:
-        """The number of tables."""
-        return len(self.tables)
 
     @property
     def negative_rate(self) -> float:
         """The share of class pairs in S⁻, averaged over the tables."""
-        return sum(table.negative_rate for table in self.tables) / len(self.tables)
+        return sum(table.negative_rate for table in self.tables) / self.number
 
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""
         own, other = (torch.searchsorted(self.classes, labels) for labels in (y, partner_y))
-        return self._negative[which, own, other]
+        return self.scores[which, own, other] < 0
 
     def best(self, which: Tensor, y: Tensor, wanted: Tensor) -> Tensor:
         """The label of the best partner of each label, (S, B)."""
@@ -137,13 +127,6 @@ def pair_tables(
     block = settings.criterion_block
     all_pairs = settings.pairing == "all-pairs"
     return PairTables(*class_scores(samples, ratios, all_pairs=all_pairs, block=block))
-
-
-def choose_search(search: str, classes: int) -> str:
-    """Return what "auto" means for a number of classes; any other search is returned as it is."""
-    if search == "auto":
-        return "exact" if classes <= MOST_EXACT else "clusters"
-    return search
 
 
 class PairSelector:
@@ -211,7 +194,8 @@ class PairSelector:
         y, protected = pool.y[index], torch.ones_like(index, dtype=torch.bool)  # (n,) each
         if self._settings.gradient == "memory":
             protected = index >= pool.num_new  # the memory follows the new samples in the pool
-        if choose_search(self._settings.criterion, self._num_classes) != "exact":
+        search = self._settings.criterion
+        if search == "clusters" or (search == "auto" and self._num_classes > MOST_EXACT):
             self.pairs = self._on_demand(head, adjustment, embeddings, y, protected)
             return
         with torch.no_grad():

@@ -20,15 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradmix.criterion import (
-    embed,
-    evaluating,
-    find_head,
-    mean_gradient,
-    projections,
-    sample_weights,
-)
+from gradmix.criterion import embed, evaluating, find_head
 from gradmix.criterion.embedding import check_samples
+from gradmix.criterion.scores import mean_gradient, projections, sample_weights
 from gradmix.data.datasets import check_alike
 from gradmix.data.pool import ClassIndex
 from gradmix.errors import InputError

@@ -31,42 +31,7 @@ from gradmix.methods.scr import SCR
 from gradmix.methods.tagfex import TagFex
 from gradmix.methods.wa import WA
 
-__all__ = [
-    "AGEM",
-    "ASER",
-    "DER",
-    "DRC",
-    "ER",
-    "ERACE",
-    "EWC",
-    "FOSTER",
-    "GSS",
-    "MEMO",
-    "METHODS",
-    "MIR",
-    "SCR",
-    "WA",
-    "BiC",
-    "DERExpandable",
-    "DERPlusPlus",
-    "DyTox",
-    "ERRidge",
-    "FineTuning",
-    "GDumb",
-    "GSSStream",
-    "ICaRL",
-    "Joint",
-    "LinearDiscriminant",
-    "LwF",
-    "Method",
-    "MethodInfo",
-    "NearestClassMean",
-    "Options",
-    "RidgeRegression",
-    "Stage",
-    "TagFex",
-    "find_method",
-]
+__all__ = ["ER", "METHODS", "Method", "MethodInfo", "Options", "Stage", "find_method"]
 
 
 @dataclass(frozen=True)

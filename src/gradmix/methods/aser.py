@@ -7,25 +7,20 @@ AAAI 2021, the form with means ("ASVm"); reference code RaptorMai/online-continu
 from __future__ import annotations
 
 from math import ceil
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gradmix._setting_types import Number, setting
 from gradmix.criterion.embedding import embed_rows
-from gradmix.methods.components import Options
-from gradmix.methods.mir import Retrieval
+from gradmix.methods.mir import Retrieval, RetrievalOptions
 from gradmix.types import Samples
 
 
-class ASEROptions(Options):
+class ASEROptions(RetrievalOptions):
     """The reference's number of neighbours; it draws 1.5 or 2 candidates per class."""
 
     neighbours: Number = setting(5.0, "Nearest neighbours of the classifier.", ge=1, multiple_of=1)
-    candidates: Number = setting(
-        2.0, "Exemplars scored per step, as a multiple of the replay batch.", ge=1
-    )
 
 
 class ASER(Retrieval):
@@ -47,8 +42,7 @@ class ASER(Retrieval):
     Mixing and criterion: as in ER, after retrieval.
     """
 
-    options_type: ClassVar[type[Options]] = ASEROptions
-    options: ASEROptions
+    options: ASEROptions = ASEROptions()
 
     def retrieve(self, new: Tensor) -> Tensor:
         """Return pool rows of the candidates with the highest values, (|B2|,)."""

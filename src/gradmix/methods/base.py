@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from gradmix.closed_form import Ridge, every_tenth, fit_temperature
 from gradmix.criterion import evaluating
 from gradmix.criterion.embedding import embed_rows
 from gradmix.data.pool import Pool
 from gradmix.memory import class_priorities, random_priority
-from gradmix.methods.closed_form_start import start_from_closed_form
+from gradmix.memory.replay import first_of_each_class
 from gradmix.methods.components import Components, Stage
 from gradmix.methods.optimizer import lr_factor
 from gradmix.mixing.mixer import Plan
 from gradmix.models.finetune import FineTuned
+from gradmix.models.parallel import split_like
 from gradmix.types import Samples
 
 
@@ -134,7 +136,7 @@ class Method(Components, ABC):
         self.seen = seen
         self.set_pool(pool)
         if isinstance(self.model, FineTuned):
-            start_from_closed_form(self.model, self.head, pool, self.ranks)
+            self.start_from_closed_form()
 
     def set_pool(self, pool: Pool) -> None:
         """Take the data of a task that begins or resumes."""
@@ -197,8 +199,43 @@ class Method(Components, ABC):
         else:
             features = embed_rows(self.model, self.head, self.pool.inputs, index, self.ranks)
         quota = self.memory.quota(torch.cat([self.memory.y, new.y]).unique())
-        kind = "herding" if rule == "herding" else "kmeans"
-        return class_priorities(kind, features, new.y, quota, generator)
+        return class_priorities(str(rule), features, new.y, quota, generator)
+
+    @torch.no_grad()
+    def start_from_closed_form(self) -> None:
+        """Set the head to the ridge regression from the features of the pool to its classes.
+
+        A random head would destroy the features of a pretrained network first. New classes use as
+        many samples as the memory holds of an old class, because ridge regression prefers frequent
+        classes. The scores are divided by a temperature that is fitted to a tenth of the samples. A
+        class without samples gets the lowest score.
+        """
+        head, pool = self.head, self.pool
+        index, old = torch.arange(len(pool), device=pool.y.device), pool.y[pool.num_new :]
+        if len(old):
+            most = -(-len(old) // len(old.unique()))
+            quota = torch.full((int(pool.y.max()) + 1,), most, device=pool.y.device)
+            index = first_of_each_class(pool.y, index, quota)
+        labels = pool.y[index].cpu()
+        embeddings = embed_rows(self.model, head, pool.inputs, index, self.ranks).cpu()  # (n, d)
+        held = every_tenth(labels)
+        ridge = Ridge(head.in_features, normalise=False)
+        ridge.update(embeddings[~held], labels[~held])
+        temperature = 1.0
+        if bool(held.any()) and len(ridge.classes) > 1:
+            places = torch.searchsorted(torch.tensor(ridge.classes), labels[held])
+            temperature = fit_temperature(ridge.scores(embeddings[held]), places)
+            ridge.update(embeddings[held], labels[held])
+        lowest = float(ridge.scores(embeddings).min()) / temperature
+        weight, bias = ridge.linear()  # (d, C), (C,)
+        classes = list(ridge.classes)
+        weights = torch.zeros(head.weight.shape, dtype=head.weight.dtype)
+        weights[classes] = (weight.T / temperature).to(weights)
+        head.weight.copy_(split_like(weights, head.weight))
+        if head.bias is not None:
+            biases = torch.full(head.bias.shape, lowest, dtype=head.bias.dtype)
+            biases[classes] = (bias / temperature).to(biases)
+            head.bias.copy_(split_like(biases, head.bias))
 
     # --- prediction -------------------------------------------------------------------------
 

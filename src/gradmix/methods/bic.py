@@ -5,8 +5,6 @@ Source: Wu et al., "Large Scale Incremental Learning", CVPR 2019; reference form
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,7 +12,6 @@ from torch.nn import functional as F
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import ClassIndex, Pool
 from gradmix.errors import InputError
-from gradmix.methods.components import Options
 from gradmix.methods.lwf import Distilled, DistilledOptions
 from gradmix.mixing.plan import check_rows
 from gradmix.types import Samples
@@ -43,9 +40,8 @@ class BiC(Distilled):
     are never mixed. Criterion: as in ER.
     """
 
-    options_type: ClassVar[type[Options]] = BiCOptions
-    options: BiCOptions
-    other_state: ClassVar[tuple[str, ...]] = ("held",)
+    options: BiCOptions = BiCOptions()
+    other_state = ("held",)
     held = torch.empty(0, dtype=torch.int64)  # held-out rows of the whole pool
     whole: Pool | None = None  # the pool with them
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,14 +24,14 @@ class FineTuning(ER):
     meaning and are refused.
     """
 
-    replays: ClassVar[bool] = False
+    replays = False
 
 
 class FromScratch(ER):
     """Starts every task from the initial weights; the base of joint training and GDumb."""
 
-    replays: ClassVar[bool] = False
-    online: ClassVar[bool] = False
+    replays = False
+    online = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,10 +44,7 @@ class FromScratch(ER):
 
     def grow(self, seen: int) -> None:
         """Start again from the initial weights; new rows of a growing head are drawn again."""
-        head = find_head(self._initial)
-        if self.head.out_features != head.out_features:
-            self.model.head = copy.deepcopy(head)
-        self.model.load_state_dict(self._initial.state_dict())
+        self.model = copy.deepcopy(self._initial)
         super().grow(seen)
 
     def drop_outputs(self, label: int) -> None:
@@ -70,8 +67,7 @@ class FromScratch(ER):
         super().rebuild(structure)
         head, outputs = find_head(self._initial), structure["initial"]
         if head.out_features != outputs:
-            new = self.new_layer(head.in_features, outputs, head.bias is not None)
-            self._initial.head = new.to(head.weight.dtype)
+            self._initial.head = self.new_layer(head.in_features, outputs, head.bias is not None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the initial weights, which may differ from those this object started with."""

@@ -20,8 +20,6 @@ from gradmix.closed_form import SLDA, CalibratedHead, ClosedFormHead, NearestMea
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
 from gradmix.methods.components import Options
-from gradmix.mixing import Recipe
-from gradmix.mixing.mixer import Plan
 from gradmix.models.network import Network
 from gradmix.types import Samples
 
@@ -35,8 +33,8 @@ class ClosedForm(Method):
     Mixing: there are no training steps, so every mix is refused. Criterion: none.
     """
 
-    replays: ClassVar[bool] = False
-    trains: ClassVar[bool] = False
+    replays = False
+    trains = False
     solver_type: ClassVar[type[ClosedFormHead]]
     sample_weights: Tensor | None = None  # of the next task's samples, (N,)
 
@@ -53,18 +51,8 @@ class ClosedForm(Method):
         """Return an empty closed-form head."""
         return self.solver_type(self.head.in_features)
 
-    @classmethod
-    def check_mix(cls, recipe: Recipe | None) -> None:
-        """Raise InputError for every mix: there are no training steps to mix."""
-        if recipe is not None:
-            raise InputError(
-                f"mix has {recipe.partners!r} partners, but {cls.__name__} has no training steps "
-                "and cannot mix; give mix='none'"
-            )
-
-    def plan_epoch(self, new: Tensor) -> Plan | None:
+    def plan_epoch(self, new: Tensor) -> None:
         """Plan nothing."""
-        return None
 
     def train_step(self, step: int) -> Tensor:
         """Raise InputError: there are no steps."""
@@ -117,8 +105,7 @@ class RidgeOptions(Options):
 class RidgeRegression(ClosedForm):
     """Ridge regression from features to one-hot labels, with a regulariser chosen by GCV."""
 
-    options_type: ClassVar[type[Options]] = RidgeOptions
-    options: RidgeOptions
+    options: RidgeOptions = RidgeOptions()
 
     def new_solver(self) -> ClosedFormHead:
         """Return an empty ridge head; its random features come from the stream "features"."""
@@ -129,10 +116,10 @@ class RidgeRegression(ClosedForm):
 class NearestClassMean(ClosedForm):
     """The class with the nearest mean feature."""
 
-    solver_type: ClassVar[type[ClosedFormHead]] = NearestMean
+    solver_type = NearestMean
 
 
 class LinearDiscriminant(ClosedForm):
     """Linear discriminant analysis with one shared covariance (SLDA)."""
 
-    solver_type: ClassVar[type[ClosedFormHead]] = SLDA
+    solver_type = SLDA

@@ -38,18 +38,6 @@ class Options(Settings):
     """A method's own settings, all of them numbers; this one has none."""
 
 
-def read_options(kind: type[Options], given: Mapping[str, float]) -> Options:
-    """Return options of a kind from their names and values; the others have their defaults."""
-    for name in given:
-        if not kind.model_fields:
-            raise InputError(
-                f"option (--option) is {name!r}, but this method has no options; omit it"
-            )
-        if name not in kind.model_fields:
-            raise UnknownNameError("option", name, kind.model_fields)
-    return kind(**given)
-
-
 class Components:
     """The components of a method, the settings that it refuses, and its state in files.
 
@@ -68,7 +56,7 @@ class Components:
         ranks: The processes that compute the run together.
     """
 
-    options_type: ClassVar[type[Options]] = Options
+    options: Options = Options()  # the method's own settings; those of the class are the defaults
     grows: ClassVar[bool] = False  # whether the head must grow with the classes
     replays: ClassVar[bool] = True  # whether there is a memory that mixing can protect
     trains: ClassVar[bool] = True  # whether there are epochs of training
@@ -99,8 +87,11 @@ class Components:
         check_optimizer(settings.optimizer)
         self.model, self.memory, self.mixer, self.selector = model, memory, mixer, selector
         self.settings, self.streams, self.normalise = settings, streams, normalise
-        self.options = self.options_type() if options is None else options
+        self.options = self.options if options is None else options
         self.ranks = ranks
+        self.head_grows = self.grows or settings.head == "growing"  # with the classes
+        # Whether a forward pass may draw from PyTorch's global generator, as dropout does.
+        self.draws_randomly = bool(getattr(model, "draws_randomly", True))
         self.stage = Stage("train", settings.epochs)
         self.seen = 0  # classes seen, the current task's included
         self.adjustment: Tensor | None = None  # (C,) that the loss adds to all logits
@@ -109,11 +100,29 @@ class Components:
         self.optimizer: torch.optim.Optimizer  # of the current stage, from `begin_stage` on
         self.new: Tensor  # (S, |B1|) pool rows of each step's new samples, from `begin_epoch` on
 
-    # --- settings that the method refuses ----------------------------------------------------
+    # --- settings that the method has or refuses ---------------------------------------------
+
+    @classmethod
+    def read_options(cls, given: Mapping[str, float]) -> Options:
+        """Return the method's options from names and values; the others have their defaults."""
+        kind = type(cls.options)
+        for name in given:
+            if not kind.model_fields:
+                raise InputError(
+                    f"option (--option) is {name!r}, but this method has no options; omit it"
+                )
+            if name not in kind.model_fields:
+                raise UnknownNameError("option", name, kind.model_fields)
+        return kind(**given)
 
     @classmethod
     def check_mix(cls, recipe: Recipe | None) -> None:
         """Raise InputError for a mix that has no meaning for this method."""
+        if not cls.trains and recipe is not None:
+            raise InputError(
+                f"mix has {recipe.partners!r} partners, but {cls.__name__} has no training steps "
+                "and cannot mix; give mix='none'"
+            )
         if not cls.replays and recipe is not None and recipe.uses_gradients:
             raise InputError(
                 f"mix has {recipe.partners!r} partners, which protect a memory, and "
@@ -173,16 +182,6 @@ class Components:
         """The name of the last linear layer among the network's modules."""
         return next(str(name) for name, module in self.model.named_modules() if module is self.head)
 
-    @property
-    def draws_randomly(self) -> bool:
-        """Whether a forward pass may draw from PyTorch's global generator, as dropout does."""
-        return bool(getattr(self.model, "draws_randomly", True))
-
-    @property
-    def head_grows(self) -> bool:
-        """Whether the head grows with the classes."""
-        return self.grows or self.settings.head == "growing"
-
     def grow(self, seen: int) -> None:
         """Make room for the classes of a new task; `seen` classes are known with it."""
         if self.head_grows:
@@ -197,9 +196,11 @@ class Components:
         return grow_head(head, outputs, generator=self.streams.generator("heads"))
 
     def new_layer(self, inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-        """Return a linear layer on the head's device; each call draws from the stream "heads"."""
-        generator, device = self.streams.generator("heads"), self.head.weight.device
-        return new_linear(inputs, outputs, bias, generator=generator, device=device)
+        """Return a linear layer with the head's device and dtype, drawn from the stream "heads"."""
+        generator, like = self.streams.generator("heads"), self.head.weight
+        return new_linear(
+            inputs, outputs, bias, generator=generator, device=like.device, dtype=like.dtype
+        )
 
     # --- the optimizer ----------------------------------------------------------------------
 

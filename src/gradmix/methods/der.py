@@ -6,7 +6,7 @@ reference code aimagelab/mammoth.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,9 +42,8 @@ class DER(ER):
     Criterion: as in ER.
     """
 
-    options_type: ClassVar[type[Options]] = DEROptions
-    options: DEROptions
-    extras: ClassVar[frozenset[str]] = frozenset({"logits", "known"})
+    options: DEROptions = DEROptions()
+    extras = frozenset({"logits", "known"})
 
     def train_step(self, step: int) -> Tensor:
         """Return CE(B1) + α · MSE(B2)."""

@@ -7,7 +7,7 @@ CVPR 2021; reference code Rhyssiyan/DER-ClassIL. The method `der` is Dark Experi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from gradmix._setting_types import Number, setting
 from gradmix.errors import InputError
 from gradmix.memory import random_priority
 from gradmix.memory.replay import first_of_each_class
-from gradmix.methods.components import Options, Stage
+from gradmix.methods.components import Stage
 from gradmix.methods.memo import Expanding, ExpandingOptions, SpecialisedNetwork
 from gradmix.mixing.plan import check_rows
 from gradmix.models.network import Network, new_linear, remove_head
@@ -56,15 +56,14 @@ class DERExpandable(Expanding):
     Criterion: the embedding concatenates those of all networks; the last layer is the classifier.
     """
 
-    options_type: ClassVar[type[Options]] = DERExpandableOptions
-    options: DERExpandableOptions
-    other_state: ClassVar[tuple[str, ...]] = ("balanced",)
+    options: DERExpandableOptions = DERExpandableOptions()
+    other_state = ("balanced",)
     balanced: Tensor | None = None  # pool rows on which the classifier is trained
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which whole networks can be added."""
-        head, random = first.head, first.draws_randomly
-        return SpecialisedNetwork(None, remove_head(first), head, draws_randomly=random)
+        head = first.head
+        return SpecialisedNetwork(None, remove_head(first), head)
 
     def stages(self) -> Sequence[Stage]:
         """Return the training of the network and, from the second task on, of the classifier."""

@@ -7,7 +7,7 @@ with model adaptation and fusion (MAFDRC); reference code chen-xw/DRC-CIL.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,6 @@ class TwoNorms(nn.Module):
 
     def __init__(self, network: Network, head: nn.Linear) -> None:
         super().__init__()
-        self.draws_randomly = network.draws_randomly
         size, device = network.embedding_size, head.weight.device
         self.network = remove_head(network)
         self.norm_old = TokenNorm(size, device=device).requires_grad_(False)
@@ -120,10 +119,9 @@ class DRC(ExtendsNetwork):
     in the loss.
     """
 
-    row_wise: ClassVar[bool] = False  # BatchNorm and means with weights cover the whole batch
-    options_type: ClassVar[type[Options]] = DRCOptions
-    options: DRCOptions
-    other_networks: ClassVar[tuple[str, ...]] = ("old", "adapted")
+    row_wise = False  # BatchNorm and means with weights cover the whole batch
+    options: DRCOptions = DRCOptions()
+    other_networks = ("old", "adapted")
     model: TwoNorms
     old: nn.Module | None = None  # the network before the task
     old_classes = 0

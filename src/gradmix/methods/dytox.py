@@ -7,7 +7,7 @@ eXpansion", CVPR 2022; reference code arthurdouillard/dytox.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,8 +79,10 @@ class TaskTokenNetwork(nn.Module):
 
     def __init__(self, backbone: Network, generator: torch.Generator) -> None:
         super().__init__()
-        self.draws_randomly, self.width = backbone.draws_randomly, backbone.embedding_size
-        head, device = backbone.head, backbone.head.weight.device
+        head, self.width = backbone.head, backbone.embedding_size
+        device = head.weight.device
+        if head.bias is None:  # the heads of all tasks have one
+            head.bias = nn.Parameter(head.weight.new_zeros(head.out_features))
         self.backbone = remove_head(backbone)
         self.attention = TaskAttention(self.width, generator=generator, device=device)
         self.tokens = nn.ParameterList([self._new_token(generator, device)])
@@ -89,10 +91,8 @@ class TaskTokenNetwork(nn.Module):
         self.head = BlockLinear([head])
 
     def _new_token(self, generator: torch.Generator, device: torch.device) -> nn.Parameter:
-        token = torch.empty(self.width)
-        return nn.Parameter(
-            nn.init.trunc_normal_(token, std=INIT_STD, generator=generator).to(device)
-        )
+        token = nn.init.trunc_normal_(torch.empty(self.width), std=INIT_STD, generator=generator)
+        return nn.Parameter(token.to(device))
 
     def embeddings(self, patches: Tensor) -> list[Tensor]:
         """Return the embedding of each task, (B, d), for the backbone's tokens (B, T, d)."""
@@ -185,9 +185,8 @@ class DyTox(ExtendsNetwork, WithOldNetwork):
     block-diagonal. Gradients have the softmax form, although the loss is binary.
     """
 
-    softmax: ClassVar[bool] = False
-    options_type: ClassVar[type[Options]] = DyToxOptions
-    options: DyToxOptions
+    softmax = False
+    options: DyToxOptions = DyToxOptions()
     model: TaskTokenNetwork
 
     def extended(self, first: Network) -> TaskTokenNetwork:

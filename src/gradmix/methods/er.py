@@ -10,7 +10,8 @@ This file is the training step of most methods. With GradMix it is Algorithm 1 o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from gradmix.data.pool import Pool
 from gradmix.errors import InputError
 from gradmix.methods.base import Method
 from gradmix.mixing.mixer import Plan
-from gradmix.models.network import Network
+from gradmix.models.network import Mix, Network
 from gradmix.types import MixedBatch
 
 
@@ -31,7 +32,7 @@ class ER(Method):
     Criterion: the embedding is the input of the network's head.
     """
 
-    online: ClassVar[bool] = True
+    online = True
 
     def plan_epoch(self, new: Tensor) -> Plan | None:
         """Join each batch of new samples with replayed ones and draw how they are mixed."""
@@ -128,12 +129,40 @@ class ER(Method):
         return shares / shares.sum()
 
 
+class NetworkOfParts(nn.Module):
+    """Several parts, each with an embedding of its own, and one head on all embeddings.
+
+    Frozen parts stay in evaluation mode.
+    """
+
+    head: nn.Linear
+
+    def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> Sequence[Tensor]:
+        """Return the embedding of every part, (B, d) each."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
+        """Return logits of all classes, (B, C)."""
+        logits: Tensor = self.head(torch.cat([*self.embeddings(x, mix, at)], dim=1))
+        return logits
+
+    def train(self, mode: bool = True) -> NetworkOfParts:
+        """Set the mode; frozen parts stay in evaluation mode."""
+        super().train(mode)
+        for child in self.children():
+            for part in child if isinstance(child, nn.ModuleList) else [child]:
+                weights = list(part.parameters())
+                if weights and not any(weight.requires_grad for weight in weights):
+                    part.eval()
+        return self
+
+
 class ExtendsNetwork(ER):
     """ER that adds parts to the network when new classes come; it needs a `Network`."""
 
-    grows: ClassVar[bool] = True
-    needs_new_classes: ClassVar[bool] = True
-    online: ClassVar[bool] = False
+    grows = True
+    needs_new_classes = True
+    online = False
 
     def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)

@@ -11,7 +11,7 @@ al., NeurIPS 2023). The combination is ours.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,9 +47,8 @@ class ERRidge(ER):
     Mixing: as ER; the ridge regression is not mixed. Criterion: as ER.
     """
 
-    options_type: ClassVar[type[Options]] = ERRidgeOptions
-    options: ERRidgeOptions
-    online: ClassVar[bool] = False  # a batch is too small to calibrate on
+    options: ERRidgeOptions = ERRidgeOptions()
+    online = False  # a batch is too small to calibrate on
     ridge: CalibratedHead | None = None  # from the first task on
 
     def _new_ridge(self, inputs: int) -> CalibratedHead:
@@ -83,8 +82,7 @@ class ERRidge(ER):
 
     def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """Return the product, and the network and the ridge regression alone."""
-        alone = {"network": super().predict, "ridge": self.ridge_scores}
-        return {"main": self.predict, **alone}
+        return {"main": self.predict, "network": super().predict, "ridge": self.ridge_scores}
 
     def predictor_module(self) -> nn.Module:
         """Return the product as a module: network inputs → scores, (B, C)."""

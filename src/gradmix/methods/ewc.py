@@ -7,7 +7,7 @@ aimagelab/mammoth.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,10 +41,9 @@ class EWC(FineTuning):
     gradient partners are refused.
     """
 
-    options_type: ClassVar[type[Options]] = EWCOptions
-    options: EWCOptions
-    online: ClassVar[bool] = False
-    other_state: ClassVar[tuple[str, ...]] = ("importance", "anchor")
+    options: EWCOptions = EWCOptions()
+    online = False
+    other_state = ("importance", "anchor")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

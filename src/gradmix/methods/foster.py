@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from gradmix._setting_types import Number, Switch, setting
 from gradmix.criterion import evaluating
 from gradmix.errors import InputError
 from gradmix.methods.components import Options, Stage
-from gradmix.methods.er import ExtendsNetwork
+from gradmix.methods.er import ExtendsNetwork, NetworkOfParts
 from gradmix.methods.losses import distillation
 from gradmix.models.heads import drop_output, widen_head
 from gradmix.models.network import Mix, Network, new_linear
@@ -38,12 +38,11 @@ class FOSTEROptions(Options):
     mix_compression: Switch = setting(0.0, "1 mixes the batches of compression, too.")
 
 
-class TwoBranches(nn.Module):
+class TwoBranches(NetworkOfParts):
     """A frozen old network beside a new one, and a head on both embeddings."""
 
     def __init__(self, old: Network, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.draws_randomly = old.draws_randomly
         self.old = old.requires_grad_(False).eval()
         self.new = copy.deepcopy(old).requires_grad_(True)
         size, device = old.embedding_size, old.head.weight.device
@@ -56,17 +55,6 @@ class TwoBranches(nn.Module):
         with torch.no_grad():
             old = self.old.features(x, mix, at)
         return old, self.new.features(x, mix, at)
-
-    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """Return logits of all classes, (B, C)."""
-        logits: Tensor = self.head(torch.cat(self.embeddings(x, mix, at), dim=1))
-        return logits
-
-    def train(self, mode: bool = True) -> TwoBranches:
-        """Set the mode; the old branch stays in evaluation mode."""
-        super().train(mode)
-        self.old.eval()
-        return self
 
 
 class FOSTER(ExtendsNetwork):
@@ -89,9 +77,8 @@ class FOSTER(ExtendsNetwork):
     Criterion: the embeddings of both branches and the head on them, with plain softmax outputs.
     """
 
-    options_type: ClassVar[type[Options]] = FOSTEROptions
-    options: FOSTEROptions
-    other_networks: ClassVar[tuple[str, ...]] = ("student",)
+    options: FOSTEROptions = FOSTEROptions()
+    other_networks = ("student",)
     student: Network | None = None
 
     def grow(self, seen: int) -> None:
@@ -217,10 +204,10 @@ class FOSTER(ExtendsNetwork):
         first = self.model.old if isinstance(self.model, TwoBranches) else self.model
         assert isinstance(first, Network)
         self.model, self.student = first.requires_grad_(True), None
-        outputs, device = structure["old"] or structure["outputs"], self.head.weight.device
-        inputs, generator = self.head.in_features, self.streams.generator("heads")
-        self.model.head = new_linear(inputs, outputs, generator=generator, device=device)
+        outputs, bias = structure["old"] or structure["outputs"], self.head.bias is not None
+        self.model.head = self.new_layer(self.head.in_features, outputs, bias)
         if structure["two"]:
+            generator = self.streams.generator("heads")
             self.model = TwoBranches(first, structure["outputs"], generator)
         if structure["student"]:
             self._new_student()

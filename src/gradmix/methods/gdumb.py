@@ -7,7 +7,6 @@ Learning", ECCV 2020; reference code drimpossible/GDumb.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gradmix._setting_types import Number, setting
 from gradmix.data.pool import Pool
@@ -33,8 +32,7 @@ class GDumb(FromScratch):
     memory is all there is to learn, so gradient partners have no meaning and are refused.
     """
 
-    options_type: ClassVar[type[Options]] = GDumbOptions
-    options: GDumbOptions
+    options: GDumbOptions = GDumbOptions()
 
     @classmethod
     def check_memory(cls, exemplars_per_class: int | None) -> None:

@@ -6,7 +6,7 @@ NeurIPS 2019, the greedy form; reference code rahafaljundi/Gradient-based-Sample
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,8 +35,8 @@ class GSS(ER):
     Mixing and criterion: as in ER; only storage differs.
     """
 
-    selection: ClassVar[str | None] = None
-    online: ClassVar[bool] = False
+    selection = None
+    online = False
 
     def end_task(self, new: Samples) -> None:
         """Pass the task's samples through the buffers of their classes and store the survivors."""
@@ -73,7 +73,7 @@ class GSSStream(GSS):
     time. The buffers enter the memory at the end of the task.
     """
 
-    other_state: ClassVar[tuple[str, ...]] = ("first_epoch",)
+    other_state = ("first_epoch",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -7,7 +7,6 @@ reference forms in aimagelab/mammoth (loss) and G-U-N/PyCIL (herding).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -78,11 +77,6 @@ class NearestMean(ER):
         """Add the trained head."""
         return {"main": self.predict, "head": super().predict}
 
-    def rebuild(self, structure: dict[str, Any]) -> None:
-        """Forget the class means, too."""
-        super().rebuild(structure)
-        self._means = None
-
 
 class ICaRL(NearestMean, WithOldNetwork):
     """Binary cross-entropy on every output; old outputs are distilled from the old network.
@@ -94,9 +88,9 @@ class ICaRL(NearestMean, WithOldNetwork):
     gradients, although the loss is binary and predictions use means.
     """
 
-    needs_new_classes: ClassVar[bool] = True
-    softmax: ClassVar[bool] = False
-    selection: ClassVar[str | None] = "herding"
+    needs_new_classes = True
+    softmax = False
+    selection = "herding"
 
     def train_step(self, step: int) -> Tensor:
         """Return the binary cross-entropy: labels for new outputs, old answers for old ones."""

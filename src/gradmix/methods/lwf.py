@@ -6,7 +6,7 @@ learning follows LAMDA-CL/PyCIL. Other methods that distil derive from `WithOldN
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,8 @@ from gradmix.types import MixedBatch
 class WithOldNetwork(ER):
     """ER that keeps a frozen copy of the network from the second task on."""
 
-    online: ClassVar[bool] = False
-    other_networks: ClassVar[tuple[str, ...]] = ("old",)
+    online = False
+    other_networks = ("old",)
     old: nn.Module | None = None  # the copy, in evaluation mode; None in the first task
     old_classes = 0  # how many classes it knows: its first outputs
 
@@ -74,9 +74,8 @@ class DistilledOptions(Options):
 class Distilled(WithOldNetwork):
     """(1 − μ) · CE + μ · distillation, with the share μ of old classes among all: WA and BiC."""
 
-    needs_new_classes: ClassVar[bool] = True
-    options_type: ClassVar[type[Options]] = DistilledOptions
-    options: DistilledOptions
+    needs_new_classes = True
+    options: DistilledOptions = DistilledOptions()
 
     def train_step(self, step: int) -> Tensor:
         """Return the loss: in the first task CE alone; if no class is new, μ is 1/2."""
@@ -90,11 +89,10 @@ class Distilled(WithOldNetwork):
         return (1 - share) * loss + share * kept
 
 
-class LwFOptions(Options):
+class LwFOptions(DistilledOptions):
     """The paper's values."""
 
     distill: Number = setting(1.0, "Weight of the distillation from the old network.", ge=0)
-    temperature: Number = setting(2.0, "Temperature of the distillation.", gt=0)
 
 
 class LwF(WithOldNetwork):
@@ -107,9 +105,8 @@ class LwF(WithOldNetwork):
     to protect, so gradient partners are refused.
     """
 
-    options_type: ClassVar[type[Options]] = LwFOptions
-    options: LwFOptions
-    replays: ClassVar[bool] = False
+    options: LwFOptions = LwFOptions()
+    replays = False
 
     def train_step(self, step: int) -> Tensor:
         """Return CE(classes of the task) + λ · distillation(old classes)."""

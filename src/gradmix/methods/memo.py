@@ -8,14 +8,14 @@ part of the network for every task and derive from `Expanding`.
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, Switch, setting
 from gradmix.methods.components import Options
-from gradmix.methods.er import ExtendsNetwork
+from gradmix.methods.er import ExtendsNetwork, NetworkOfParts
 from gradmix.methods.losses import as_soft, fold_old_classes
 from gradmix.models.heads import align_weights, drop_output, grow_head, widen_head
 from gradmix.models.network import Mix, Network, Part, new_linear
@@ -34,7 +34,7 @@ class ExpandingOptions(Options):
     align: Switch = setting(0.0, "1 scales the weights of new classes to the old ones.")
 
 
-class SpecialisedNetwork(nn.Module):
+class SpecialisedNetwork(NetworkOfParts):
     """One shared part, a special part for every task, and a head on all their embeddings.
 
     Without a shared part, the special parts are networks without a head. `keeps_shared` says
@@ -47,12 +47,10 @@ class SpecialisedNetwork(nn.Module):
         special: nn.Module,
         head: nn.Linear,
         *,
-        draws_randomly: bool,
         keeps_shared: bool = False,
     ) -> None:
         super().__init__()
-        self.draws_randomly, self.keeps_shared = draws_randomly, keeps_shared
-        self.shared = shared
+        self.shared, self.keeps_shared = shared, keeps_shared
         self.specials = nn.ModuleList([special])
         self.head = head
         self.auxiliary: nn.Linear | None = None  # one output for all old classes, then the new
@@ -65,25 +63,12 @@ class SpecialisedNetwork(nn.Module):
         hidden = self.shared(x, mix, at)
         return [special(hidden, mix, at) for special in self.specials]
 
-    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """Return logits of all classes, (B, C)."""
-        logits: Tensor = self.head(torch.cat(self.embeddings(x, mix, at), dim=1))
-        return logits
-
     def add_special(self) -> None:
         """Add a special part, a copy of the last, and freeze the older ones."""
         added = copy.deepcopy(self.specials[-1])
         self.specials.requires_grad_(False).append(added)
         if self.keeps_shared and self.shared is not None:
             self.shared.requires_grad_(False)
-
-    def train(self, mode: bool = True) -> SpecialisedNetwork:
-        """Set the mode; frozen parts stay in evaluation mode."""
-        super().train(mode)
-        for part in (self.shared, *self.specials[:-1]):
-            if part is not None and not any(p.requires_grad for p in part.parameters()):
-                part.eval()
-        return self
 
 
 class Expanding(ExtendsNetwork):
@@ -94,8 +79,7 @@ class Expanding(ExtendsNetwork):
     except the first.
     """
 
-    options_type: ClassVar[type[Options]] = ExpandingOptions
-    options: ExpandingOptions
+    options: ExpandingOptions = ExpandingOptions()
     model: SpecialisedNetwork
 
     def grow(self, seen: int) -> None:
@@ -186,15 +170,11 @@ class MEMO(Expanding):
     Criterion: the embedding concatenates those of all blocks; the last layer is the head on it.
     """
 
-    options_type: ClassVar[type[Options]] = MEMOOptions
-    options: MEMOOptions
+    options: MEMOOptions = MEMOOptions()
 
     def extended(self, first: Network) -> SpecialisedNetwork:
         """Return a network to which special blocks can be added."""
+        keeps_shared = not self.options.train_shared
         return SpecialisedNetwork(
-            first.shared,
-            first.special,
-            first.head,
-            draws_randomly=first.draws_randomly,
-            keeps_shared=not self.options.train_shared,
+            first.shared, first.special, first.head, keeps_shared=keeps_shared
         )

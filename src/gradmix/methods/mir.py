@@ -7,7 +7,6 @@ NeurIPS 2019; reference code optimass/Maximally_Interfered_Retrieval.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from gradmix.types import MixedBatch, Samples
 class Retrieval(ER):
     """ER whose B2 is chosen at each step, because it depends on the network: MIR and ASER."""
 
-    plans: ClassVar[bool] = False
+    plans = False
 
     @abstractmethod
     def retrieve(self, new: Tensor) -> Tensor:
@@ -39,8 +38,8 @@ class Retrieval(ER):
         return self.mixer.mix(self.mixer.plan(batch[None], self.selector.pairs), 0)
 
 
-class MIROptions(Options):
-    """The reference scores 5 candidates for each replayed sample: 50 for a replay batch of 10.
+class RetrievalOptions(Options):
+    """MIR's reference scores 5 candidates for each replayed sample: 50 for a replay batch of 10.
 
     Our default is 2, because a step with 5 takes longer, and because earlier results use 2.
     """
@@ -60,8 +59,7 @@ class MIR(Retrieval):
     Mixing: B1 ∪ B2 is mixed as in ER, after retrieval. Criterion: as in ER.
     """
 
-    options_type: ClassVar[type[Options]] = MIROptions
-    options: MIROptions
+    options: RetrievalOptions = RetrievalOptions()
 
     def remark(self) -> str | None:
         """Say when there is nothing to choose."""

@@ -76,26 +76,23 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
     """Restore the state of each parameter, which must be one that this optimizer has for it."""
-    number, trial = len(_parameters(optimizer)), copy.deepcopy(optimizer)
-    if len(saved) != number:
-        raise InputError(
-            f"optimizer: the state of {len(saved)} parameters is saved; there are {number}"
-        )
+    trial = copy.deepcopy(optimizer)
     for parameter in _parameters(trial):
         parameter.grad = torch.zeros_like(parameter)
     trial.step()
     expected = optimizer_state(trial)  # what a state looks like after one step
+    if len(saved) != len(expected):
+        raise InputError(
+            f"optimizer: the state of {len(saved)} parameters is saved; there are {len(expected)}"
+        )
+    states = {}
     for number, (state, own) in enumerate(zip(saved, expected, strict=True)):
         if state:
             _check(f"optimizer.{number}", state, own)
-    states = {
-        number: {
-            name: split_like(value, own[name]) if isinstance(value, Tensor) else value
-            for name, value in state.items()
-        }
-        for number, (state, own) in enumerate(zip(saved, expected, strict=True))
-        if state
-    }
+            states[number] = {
+                name: split_like(value, own[name]) if isinstance(value, Tensor) else value
+                for name, value in state.items()
+            }
     optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
 
 

@@ -7,7 +7,7 @@ RaptorMai/online-continual-learning.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,10 +47,9 @@ class SCR(NearestMean):
     learns from the embeddings without changing them, reported as "head".
     """
 
-    row_wise: ClassVar[bool] = False  # each row is compared with all others
-    options_type: ClassVar[type[Options]] = SCROptions
-    options: SCROptions
-    other_networks: ClassVar[tuple[str, ...]] = ("projector",)
+    row_wise = False  # each row is compared with all others
+    options: SCROptions = SCROptions()
+    other_networks = ("projector",)
     model: Network | Adapted | FineTuned
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -7,13 +7,13 @@ CVPR 2025; reference code bwnzheng/TagFex_CVPR2025.
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gradmix._setting_types import Number, setting
-from gradmix.methods.components import Options
+from gradmix.methods.er import NetworkOfParts
 from gradmix.methods.losses import as_soft, contrast
 from gradmix.methods.memo import Expanding, ExpandingOptions
 from gradmix.models.heads import drop_output, grow_head, widen_head
@@ -69,7 +69,7 @@ class MergeAttention(nn.Module):
         return attend(self.query(tokens[1]), keys, values).mean(dim=1)
 
 
-class TagFexNetwork(nn.Module):
+class TagFexNetwork(NetworkOfParts):
     """Task-specific networks with one head on all their embeddings; and, for training, the rest.
 
     Predictions use the task-specific networks only. All but the newest are frozen. All have the
@@ -78,8 +78,7 @@ class TagFexNetwork(nn.Module):
 
     def __init__(self, first: Network, generator: torch.Generator) -> None:
         super().__init__()
-        self.draws_randomly, self.width = first.draws_randomly, first.embedding_size
-        head = first.head
+        head, self.width = first.head, first.embedding_size
         self.specifics = nn.ModuleList([remove_head(first)])
         self.agnostic = copy.deepcopy(first)
         width, device = self.width, head.weight.device
@@ -96,11 +95,9 @@ class TagFexNetwork(nn.Module):
         self.merged_head: nn.Linear | None = None  # the new classes
         self.head = head
 
-    def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
-        """Return logits of all classes, (B, C)."""
-        embeddings = [net.features(x, mix, at) for net in self._networks()]
-        logits: Tensor = self.head(torch.cat(embeddings, dim=1))
-        return logits
+    def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> list[Tensor]:
+        """Return the embedding of every task-specific network, (B, d) each."""
+        return [net.features(x, mix, at) for net in self._networks()]
 
     def observe(self, mixed: MixedBatch) -> Seen:
         """Return everything that the losses need of a batch."""
@@ -149,14 +146,6 @@ class TagFexNetwork(nn.Module):
             self.merge = MergeAttention(width, generator=generator, device=device)
             self.merged_head = new_linear(width, new, generator=generator, device=device)
 
-    def train(self, mode: bool = True) -> TagFexNetwork:
-        """Set the mode; frozen parts stay in evaluation mode."""
-        super().train(mode)
-        for part in (*self.specifics[:-1], self.old_agnostic, self.old_projector):
-            if part is not None:
-                part.eval()
-        return self
-
 
 def _projection(width: int, generator: torch.Generator, device: torch.device) -> nn.Linear:
     """Return a square layer without bias, Xavier-normal, drawn on the CPU."""
@@ -184,9 +173,8 @@ class TagFex(Expanding):
     Criterion: the embedding concatenates those of all task-specific networks.
     """
 
-    row_wise: ClassVar[bool] = False  # each row is compared with all others
-    options_type: ClassVar[type[Options]] = TagFexOptions
-    options: TagFexOptions
+    row_wise = False  # each row is compared with all others
+    options: TagFexOptions = TagFexOptions()
     model: TagFexNetwork  # type: ignore[assignment]
 
     def extended(self, first: Network) -> TagFexNetwork:

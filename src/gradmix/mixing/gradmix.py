@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradmix.criterion import PairSelector, choose_search, find_head
+from gradmix.criterion import PairSelector, find_head
 from gradmix.criterion.embedding import check_samples
 from gradmix.criterion.selector import PairTable
 from gradmix.data.datasets import check_alike
@@ -114,7 +114,6 @@ class GradMix:
         device = "cpu" if generator is None else generator.device
         seed = torch.randint(2**63 - 1, (1,), generator=generator, device=device)
         self._host = np.random.default_rng(int(seed))
-        choose_search(criterion, 1)  # raises if it needs a package that is missing
         self._mixer: Mixer | None = None
         self._selector: PairSelector | None = None
         self._latest = 0  # number of the pair table that the last batch used

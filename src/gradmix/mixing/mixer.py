@@ -63,8 +63,6 @@ class Mixer:
     ) -> None:
         self.recipe, self.num_outputs = recipe, num_outputs
         self._num_counted = num_outputs if num_outputs <= MOST_COUNTED else 0
-        self._counts = torch.zeros(0, 0, dtype=torch.int64)
-        self._mixed_pairs: list[Tensor] = []  # not yet added to the counts
         self._host, self._generator = host, generator
         self._mix_points, self._ranks = mix_points, ranks
 
@@ -78,14 +76,10 @@ class Mixer:
         self.num_outputs = self.num_outputs if num_outputs is None else num_outputs
         self._pool = pool
         self._index = ClassIndex(pool.y, self.num_outputs)
+        self.classes = self._index.classes  # that have samples in the pool, (K,)
         size = self._num_counted
         self._counts = torch.zeros(size, size, dtype=torch.int64, device=pool.y.device)
-        self._mixed_pairs = []
-
-    @property
-    def classes(self) -> Tensor:
-        """The classes that have samples in the pool, (K,)."""
-        return self._index.classes
+        self._mixed_pairs: list[Tensor] = []  # not yet added to the counts
 
     # --- planning ---------------------------------------------------------------------------
 
@@ -168,16 +162,16 @@ class Mixer:
         rows, draws = plan.rows, plan.draws
         y = plan.y[step, rows]
         if draws is None:
-            return MixedBatch(self._own_inputs(plan, step, rows, x), y)
+            return MixedBatch(self._own_inputs(plan, step, x), y)
         assert plan.partner_y is not None and plan.shares is not None  # noqa: PT018
         labels = y, plan.partner_y[step, rows], plan.shares[step, rows]
         targets = soft_targets(*labels, self.num_outputs)  # (B, C)
         lam, place, partners = draws.lam[step], draws.place[step], draws.partners
         if isinstance(place, int) and partners.drawn is None and self._ranks.alone:
             # Partners are rows of the same batch: their hidden states are there already.
-            own = self._own_inputs(plan, step, rows, x)
+            own = self._own_inputs(plan, step, x)
             return MixedBatch(own, targets, manifold(lam, partners.rows[step]), place)
-        own, other = self._inputs(plan, partners, step, rows, x)
+        own, other = self._inputs(plan, partners, step, x)
         if isinstance(place, int):
             return MixedBatch(torch.cat([own, other]), targets, manifold(lam), place)
         if isinstance(place, Box):
@@ -185,22 +179,23 @@ class Mixer:
         assert self.recipe is not None
         return MixedBatch(BLEND[self.recipe.blend](own, other, lam), targets)
 
-    def _own_inputs(self, plan: Plan, step: int, rows: slice, x: Tensor | None) -> Tensor:
+    def _own_inputs(self, plan: Plan, step: int, x: Tensor | None) -> Tensor:
         """Return the inputs of this rank's rows."""
         if x is not None:
             return x
         assert plan.index is not None
-        return self._pool.augmented(plan.index[step], rows)
+        return self._pool.augmented(plan.index[step], plan.rows)
 
     def _inputs(
-        self, plan: Plan, partners: Partners, step: int, rows: slice, x: Tensor | None
+        self, plan: Plan, partners: Partners, step: int, x: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the inputs of this rank's rows and, row by row, of their partners."""
+        rows = plan.rows
         if plan.both is not None:
             own, other = self._pool.inputs(plan.both[step, :, rows].flatten()).chunk(2)
             return own, other
         if self._ranks.alone:
-            own = self._own_inputs(plan, step, rows, x)
+            own = self._own_inputs(plan, step, x)
             other = own.index_select(0, partners.rows[step])  # the same views as in the batch
         else:  # partners may be rows of other ranks
             assert plan.index is not None

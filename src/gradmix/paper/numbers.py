@@ -15,7 +15,6 @@ from typing import Any
 
 from gradmix.errors import InputError
 from gradmix.methods import find_method
-from gradmix.methods.components import read_options
 from gradmix.mixing import RECIPES, Recipe, parse_recipe
 from gradmix.runs.config import config_for
 from gradmix.runs.groups import current_settings
@@ -119,8 +118,8 @@ def _setting_in_paper(config: Mapping[str, Any]) -> Setting | None:
     data = config["data"]
     config = {**config_for(data, mix=config.get("mix")).to_json(), **config}
     recipe = parse_recipe(**{name: config[name] for name in MixSettings.model_fields})
-    mix, options = _mix_in_paper(recipe), find_method(config["method"]).options_type
-    if mix is None or read_options(options, config["options"]) != options():
+    mix, method = _mix_in_paper(recipe), find_method(config["method"])
+    if mix is None or method.read_options(config["options"]) != method.options:
         return None
     usual = config_for(data, method=config["method"], mix=mix)
     expected = usual.to_json() | {"alpha": usual.recipe and usual.recipe.alpha}

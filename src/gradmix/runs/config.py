@@ -15,7 +15,6 @@ from gradmix.data.augment import TRANSFORMS
 from gradmix.diagnostics import ANALYSES
 from gradmix.errors import InputError, UnknownNameError
 from gradmix.methods import METHODS, find_method
-from gradmix.methods.components import read_options
 from gradmix.methods.optimizer import check_optimizer
 from gradmix.mixing import Recipe, parse_recipe
 from gradmix.mixing.recipe import with_partners
@@ -91,7 +90,7 @@ class RunConfig(RunSettings):
         method.check_memory(self.exemplars_per_class)
         method.check_scenario(self.scenario)
         method.check_adjustment(self.logit_adjustment)
-        read_options(method.options_type, dict(self.options))
+        method.read_options(dict(self.options))
         check_optimizer(self.optimizer)
         return self
 

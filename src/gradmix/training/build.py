@@ -17,7 +17,6 @@ from gradmix.data.pool import Normalise
 from gradmix.errors import InputError
 from gradmix.memory import ReplayMemory
 from gradmix.methods import Method, find_method
-from gradmix.methods.components import read_options
 from gradmix.mixing import Recipe
 from gradmix.mixing.mixer import Mixer
 from gradmix.models import memory_format
@@ -113,7 +112,7 @@ class Design:
             balanced=self.balanced,
         )
         normalise = Normalise(mean, std, device)
-        options = read_options(kind.options_type, dict(self.options))
+        options = kind.read_options(dict(self.options))
         return kind(
             model, memory, mixer, selector, self.settings, streams, normalise, options, ranks
         )

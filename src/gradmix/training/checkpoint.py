@@ -218,13 +218,13 @@ class Checkpoint:
                     part[name] = training.fabric.to_device(part[name])
             training.load_state_dict(saved)
             training.fabric.strategy.precision.load_state_dict(state["precision"])
+            training.seconds = Seconds(**state["seconds"])
             self._record.load_state_dict(state["record"])
         except (GradMixError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             reason = f"{type(error).__name__}: " if not isinstance(error, GradMixError) else ""
             raise FileError(
                 f"{self.path} does not fit this run: {reason}{error}; remove it"
             ) from error
-        training.seconds = Seconds(**state["seconds"])
         self.seconds_before, self._spent = checked.total_seconds, checked.saving_seconds
 
 

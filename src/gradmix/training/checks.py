@@ -52,7 +52,7 @@ def check_batches(training: Training, losses: int, steps: int) -> None:
     samples = method.epoch_samples()
     batch_size = min(method.settings.batch_size, samples)
     shape = (samples // batch_size, batch_size)
-    if new is None or tuple(new.shape) != shape:
+    if tuple(new.shape) != shape:
         raise InputError(f"stage.new does not have {shape[0]} batches of {shape[1]} samples")
     if int(new.min()) < 0 or int(new.max()) >= samples:
         raise InputError(f"stage.new has rows outside the {samples} samples of an epoch")

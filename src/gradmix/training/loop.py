@@ -31,13 +31,7 @@ from gradmix.data.pool import Pool, Transform
 from gradmix.errors import DivergedError, InputError
 from gradmix.methods import Method, Stage
 from gradmix.models.parallel import BATCH_NORMS
-from gradmix.training.checks import (
-    check_batches,
-    check_ranks,
-    check_rows,
-    check_samples,
-    check_stage,
-)
+from gradmix.training import checks
 from gradmix.training.events import (
     EpochDone,
     Evaluation,
@@ -47,7 +41,7 @@ from gradmix.training.events import (
     StepDone,
     TaskDone,
 )
-from gradmix.training.metrics import count_correct_of_task
+from gradmix.training.metrics import count_correct
 from gradmix.types import Samples, Task
 
 if TYPE_CHECKING:
@@ -152,7 +146,7 @@ class Training:
             while at.step < steps:
                 batch = self._next_batch()
                 if at.step == first and not method.ranks.alone:
-                    check_ranks(method)
+                    checks.check_ranks(method)
                 started = perf_counter()
                 self._losses.append(self._step(batch, rates[at.step], randomness))
                 at.step, at.total_steps = at.step + 1, at.total_steps + 1
@@ -169,7 +163,7 @@ class Training:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         optimizer.zero_grad()
         if not method.ranks.alone:
-            check_rows(method)
+            checks.check_rows(method)
         with precision.forward_context(), randomness():
             loss = method.train_step(batch)
         if method.ranks.alone:
@@ -272,7 +266,7 @@ class Training:
         result = Evaluation({}, {}, self._tested)
         for name, predict in self.method.predictors().items():
             counts = [
-                count_correct_of_task(predict, task.test, self.method.normalise, num_classes, ranks)
+                count_correct(predict, task.test, self.method.normalise, num_classes, ranks)
                 for task in self._tasks
             ]
             result.correct[name], result.task_aware[name] = torch.stack(counts, dim=1)
@@ -306,15 +300,15 @@ class Training:
         method, saved = self.method, state["method"]
         method.rebuild(saved["structure"])
         method.load_memory(saved)
-        check_samples(self, self._tasks[0])
+        checks.check_samples(self, self._tasks[0])
         if at.in_stage:
             task = self._tasks[at.task]
-            stage = check_stage(self, task)
+            stage = checks.check_stage(self, task)
             self._load_order(state.get("order"), task)
             method.set_pool(self._pool(self._unstored(task)))
             method.load_state_dict(saved)
             method.load_stage_state_dict(state["stage"], stage)
-            check_batches(self, len(self._losses), self._epoch_size()[0])
+            checks.check_batches(self, len(self._losses), self._epoch_size()[0])
         else:
             method.load_state_dict(saved)
         method.streams.load_state_dict(state["streams"])

@@ -23,7 +23,7 @@ Matrix = npt.ArrayLike
 EVALUATION_BATCH = 256  # larger batches are slower on CPUs, for convolutions by half
 
 
-def count_correct_of_task(
+def count_correct(
     predict: Callable[[Tensor], Tensor],
     samples: Samples,
     normalise: Callable[[Tensor], Tensor],
@@ -50,16 +50,6 @@ def count_correct_of_task(
         right.append(torch.stack([scores.argmax(dim=1) == y, _argmax_among(scores, classes) == y]))
     counted = torch.cat(right, dim=1)[:, : len(own)]
     return torch.stack([own[row].bincount(minlength=num_classes) for row in counted]).cpu()
-
-
-def count_correct(
-    predict: Callable[[Tensor], Tensor],
-    samples: Samples,
-    normalise: Callable[[Tensor], Tensor],
-    num_classes: int,
-) -> Tensor:
-    """Return the correctly classified samples of each class, (C,); all outputs are compared."""
-    return count_correct_of_task(predict, samples, normalise, num_classes)[0]
 
 
 def _argmax_among(scores: Tensor, classes: Tensor) -> Tensor:

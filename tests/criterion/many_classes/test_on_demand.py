@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmix.criterion import choose_search, pair_tables
 from gradmix.criterion.many_classes import on_demand as module
 from gradmix.criterion.many_classes.on_demand import (
     Clusters,
@@ -15,6 +14,7 @@ from gradmix.criterion.many_classes.on_demand import (
     k_means,
 )
 from gradmix.criterion.many_classes.sketch import make_sketch
+from gradmix.criterion.selector import pair_tables
 
 RATIOS = [0.25, 0.6]
 
@@ -101,16 +101,16 @@ def test_class_vectors_of_a_whole_sample_are_the_mean_gradients(make_case):
     case = make_case([3, 2, 4], 5, 2, 1.0, 0.3, True, 4)
     X, z, y = case.exemplars
     sketch = make_sketch(X, y, case.linear_head, case.weights, top=2, tail=100)
-    found = class_vectors(sketch)
+    found_X, h, v, u = class_vectors(sketch)
     delta = z.softmax(1) - torch.nn.functional.one_hot(y, 5)
     gradient, bias = sketch.rows[:, 1], sketch.biases[:, 1]
     s = X @ gradient.T + bias
     for place, label in enumerate(y.unique()):
         mine = y == label
-        torch.testing.assert_close(found.X[place], X[mine].mean(0))
-        torch.testing.assert_close(found.h[place], (delta @ gradient)[mine].mean(0))
-        torch.testing.assert_close(found.v[place], (delta @ bias)[mine].mean())
-        torch.testing.assert_close(found.u[place], (delta * s).sum(1)[mine].mean())
+        torch.testing.assert_close(found_X[place], X[mine].mean(0))
+        torch.testing.assert_close(h[place], (delta @ gradient)[mine].mean(0))
+        torch.testing.assert_close(v[place], (delta @ bias)[mine].mean())
+        torch.testing.assert_close(u[place], (delta * s).sum(1)[mine].mean())
 
 
 def sketch_of(case):
@@ -125,7 +125,8 @@ def test_products_are_the_linearised_criterion_but_for_what_is_of_the_first_clas
     sketch = sketch_of(case)
     X, h, v, u = class_vectors(sketch)
     linear = Linearised(sketch)
-    found = (1 - lam) * linear.every(lam) @ linear.keys.T
+    queries = linear.queries(torch.arange(len(linear.keys)), lam)
+    found = (1 - lam) * queries @ linear.keys.T
     mixed = lam * (1 - lam) * (h @ X.T + X @ h.T + v[:, None] + v)
     whole = lam**2 * u[:, None] + mixed + (1 - lam) ** 2 * u
     of_first = lam**2 * u + lam * (1 - lam) * v
@@ -161,9 +162,3 @@ def test_k_means_finds_groups():
     cluster = k_means((middle[:, None] + around).flatten(0, 1), 3)
     assert cluster.view(3, 3).eq(cluster.view(3, 3)[:, :1]).all()
     assert len(cluster.unique()) == 3
-
-
-def test_auto_goes_by_the_number_of_classes():
-    found = [choose_search("auto", number) for number in (10, 1000, 1001, 50_000)]
-    assert found == ["exact", "exact", "clusters", "clusters"]
-    assert choose_search("clusters", 3) == "clusters"

@@ -4,9 +4,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmix.criterion import Scored, class_scores, mean_gradient, pair_tables, projections
 from gradmix.criterion.many_classes.sketch import logits_pass, make_sketch, pair_scores
 from gradmix.criterion.reference import reference_pair_table
+from gradmix.criterion.scores import Scored, class_scores, mean_gradient, projections
+from gradmix.criterion.selector import pair_tables
 from gradmix.settings import CriterionSettings
 
 

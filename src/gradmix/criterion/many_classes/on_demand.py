@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,11 +42,12 @@ class PairsOnDemand:
     """S⁻ and S*, computed for the class pairs that are asked for."""
 
     def __init__(self, sketch: Sketch, ratios: Sequence[float], block: int | None = None) -> None:
+        self.number = len(ratios)  # of mixing ratios
         self.classes = sketch.classes  # (K,)
         self._sketch, self._ratios, self._block = sketch, list(ratios), block
         device = sketch.top.device
         self._lam = torch.tensor(self._ratios, dtype=torch.float64, device=device)
-        self._best = torch.full((len(ratios), len(sketch.classes)), -1, device=device)
+        self._best = torch.full((self.number, len(sketch.classes)), -1, device=device)
         self._asked = self._negative = 0
 
     @cached_property
@@ -57,11 +58,6 @@ class PairsOnDemand:
     def negative_rate(self) -> float:
         """The share in S⁻ of the pairs asked for; 0 before the first."""
         return self._negative / max(self._asked, 1)
-
-    @property
-    def number(self) -> int:
-        """The number of mixing ratios."""
-        return len(self._ratios)
 
     def harmful(self, which: Tensor, y: Tensor, partner_y: Tensor) -> Tensor:
         """Whether each pair of labels is in S⁻, (S, B)."""
@@ -118,17 +114,11 @@ class PairsOnDemand:
 # --- shortlists ---------------------------------------------------------------------------------
 
 
-class ClassVectors(NamedTuple):
-    """Means over the exemplars of each class."""
+def class_vectors(sketch: Sketch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the means X (K, d), h (K, d), v (K,) and u (K,) over the exemplars of each class.
 
-    X: Tensor  # (K, d)
-    h: Tensor  # (K, d)
-    v: Tensor  # (K,)
-    u: Tensor  # (K,)
-
-
-def class_vectors(sketch: Sketch) -> ClassVectors:
-    """Return the vectors of every class in a sketch; the sketch estimates the softmax."""
+    The sketch estimates the softmax.
+    """
     position = torch.repeat_interleave(sketch.counts)
     width = 2 * sketch.top.shape[1] * sketch.embeddings.shape[1] + 4 * len(sketch.tail)
     every = torch.arange(len(position), device=position.device)
@@ -153,7 +143,7 @@ def class_vectors(sketch: Sketch) -> ClassVectors:
         total.index_add_(0, position, values)
         return total / sketch.counts.view(-1, *(1,) * (values.ndim - 1))
 
-    return ClassVectors(*(mean(values) for values in (samples, h, v, u)))
+    return mean(samples), mean(h), mean(v), mean(u)
 
 
 class Linearised:
@@ -168,10 +158,6 @@ class Linearised:
         """Return queries of the classes at `own`, (N, 2 d + 2), to multiply with the keys."""
         ratio = torch.as_tensor(lam).to(self.keys).expand(len(own))[:, None]
         return torch.cat([ratio * self._own[own], 1 - ratio], 1)
-
-    def every(self, lam: float) -> Tensor:
-        """Return the queries of all classes, (K, 2 d + 2)."""
-        return self.queries(torch.arange(len(self.keys), device=self.keys.device), lam)
 
 
 class Clusters:
@@ -205,8 +191,9 @@ class Clusters:
     def _of_clusters(self, lam: float) -> Tensor:
         """Return the candidates of each cluster, (clusters, wide)."""
         keys, sizes = self._linear.keys, self._cluster.bincount()
+        queries = self._linear.queries(torch.arange(len(keys), device=keys.device), lam)
         total = keys.new_zeros(len(sizes), keys.shape[1])
-        total.index_add_(0, self._cluster, self._linear.every(lam))
+        total.index_add_(0, self._cluster, queries)
         parts = (total / sizes[:, None]).split(max(1, BLOCK_ELEMENTS // len(keys)))
         return torch.cat([(part @ keys.T).topk(self._wide, dim=1).indices for part in parts])
 
