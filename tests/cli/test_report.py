@@ -36,6 +36,12 @@ def test_it_writes_one_page_of_all_results(gradmix, store, tmp_path):
     assert "over 2 seeds" in html
 
 
+def test_an_unknown_mix_to_compare_with_is_refused(gradmix, store, tmp_path):
+    with pytest.raises(GradMixError, match="unknown mix 'nope': known are gradmix"):
+        gradmix("report", store.path, "-o", tmp_path / "page.html", "--against", "nope")
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_it_opens_the_page_if_asked(gradmix, store, tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)

@@ -1,5 +1,7 @@
 """gradmix reproduce as a user meets it."""
 
+from pathlib import Path
+
 import pytest
 
 from gradmix.errors import GradMixError
@@ -78,6 +80,11 @@ def test_a_subset_adds_to_the_page(gradmix, example, tmp_path):
         (["main-er", "--no-run", "--out", "typo"], "out is 'typo', which is not a folder"),
         (["main-er", "--data", "digits", "--to", __file__], "to is .* is not a writable folder"),
         (["main-er", "--data", "digits", "--to", f"{__file__}/a/b"], "is not a writable folder"),
+        pytest.param(
+            ["main-er", "--data", "digits", "--to", "/proc/x"],
+            "/proc is not a writable folder",
+            marks=pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc"),
+        ),
     ],
 )
 def test_bad_arguments_are_named_before_anything_is_written(

@@ -61,7 +61,7 @@ def gradmix(folder, *args):
 
 
 WHAT = ["--import", "my_plugins", "--data", "digits", "--epochs", "1"]
-OWN = ["--method", "my-er-ace", "--mix", "other-class:linear:remix"]
+OWN = ["--method", "replay-twice", "--mix", "other-class:linear:remix"]
 
 
 def accuracies(folder, store):
@@ -107,27 +107,48 @@ def test_a_stopped_run_resumes_and_workers_know_the_plugins(folder, here, whole,
 @pytest.mark.usefixtures("whole")
 def test_results_and_report_compare_plugins_without_importing_them(folder, here):
     text = here("results", "whole", "--against", "method=er")
-    assert "my-er-ace" in text
+    assert "replay-twice" in text
     assert "other-class" in text
     assert "Δ method=er" in text
     here("report", "whole", "--against", "er")
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "my-er-ace + other-class:linear:remix" in page
+    assert "replay-twice + other-class:linear:remix" in page
     assert "Δ er" in page
 
 
 @pytest.mark.slow
 def test_reproduce_has_rows_of_plugins_and_leaves_them_out_if_they_are_missing(folder):
     what = ["main-er", "--data", "digits", "--seeds", 0, "--scale", "small", "--to", "pages"]
-    own = ["--mix", "other-class:linear:remix", "--method", "my-er-ace"]
+    own = ["--mix", "other-class:linear:remix", "--method", "replay-twice"]
     gradmix(folder, "reproduce", *what, *own, "--import", "my_plugins")
     page = folder / "pages" / "main-er-small.md"
-    assert "my-er-ace + other-class:linear:remix" in page.read_text(encoding="utf-8")
+    assert "replay-twice + other-class:linear:remix" in page.read_text(encoding="utf-8")
     command = [sys.executable, "-c", USUAL, "reproduce", *map(str, what), "--mix", "none"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=1200)
     assert done.returncode == 0, done.stderr
-    assert "rows of 'my-er-ace' are left out: unknown method 'my-er-ace'" in done.stderr
+    assert "rows of 'replay-twice' are omitted: unknown method 'replay-twice'" in done.stderr
     gradmix(folder, "reproduce", *what, "--mix", "mixup", "--import", "my_plugins")
     text = page.read_text(encoding="utf-8")
-    for row in ("ER", "ER + Mixup", "my-er-ace + other-class:linear:remix"):
+    for row in ("ER", "ER + Mixup", "replay-twice + other-class:linear:remix"):
         assert f"| {row} |" in text
+
+
+TUTORIAL = PAGE.with_name("tutorials") / "own_method.md"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["replay-twice", "smooth-replay"])
+def test_the_methods_of_the_docs_compute_the_same_on_two_devices(tmp_path, method):
+    (tutorial,) = re.findall(
+        r"^class SmoothReplay.*?(?=^```)", TUTORIAL.read_text("utf-8"), re.M | re.S
+    )
+    imports = "from torch.nn.functional import cross_entropy, one_hot\n"
+    code = example("method").partition("result =")[0] + imports + tutorial
+    (tmp_path / "my_plugins.py").write_text(code, encoding="utf-8")
+    what = ["run", *WHAT, "--method", method, "--mix", "none", "--increments", 5]
+    losses = []
+    for devices in (1, 2):
+        gradmix(tmp_path, *what, "--devices", devices, "--out", f"on-{devices}")
+        (path,) = (tmp_path / f"on-{devices}").glob("digits*.json")
+        losses.append([stage["loss"][0] for stage in json.loads(path.read_text())["epochs"]])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -180,7 +180,7 @@ def test_data_that_is_not_there_ends_the_sweep(store, monkeypatch, tmp_path):
 def test_a_damaged_result_ends_the_sweep_before_it_begins(store):
     run_sweep(quick(), store)
     store.path_of(quick()[0]).write_text("{")
-    with pytest.raises(FileError, match="is not valid JSON"):
+    with pytest.raises(FileError, match=r"is not valid JSON.*; remove the file to run it"):
         run_sweep(quick((0, 1)), store)
     assert store.find(quick((1,))[0]) is None
 

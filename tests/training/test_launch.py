@@ -50,6 +50,11 @@ def test_devices_that_need_another_start(device, wanted, message):
         raise AssertionError("the job must not start")
 
 
+def test_more_devices_than_rows_are_refused_before_any_work():
+    with pytest.raises(InputError, match="devices times nodes is 40, and batch_size is 32"):
+        run(config_for("digits"), devices=40)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -183,15 +183,22 @@ def _check_names(
     everything: Sequence[RunResult], groups: Sequence[Group], across: str, against: str | None
 ) -> None:
     """Refuse settings and values that no result has."""
-    from gradmix.runs.comparisons import parse_against
-    from gradmix.runs.groups import check_names, show_setting
+    from gradmix.runs.groups import check_names
 
     check_names("setting", [across], [result.config for result in everything])
     if against is not None:
-        name, value = parse_against(against, groups)
-        values = [result.config.get(name) for result in everything]
-        if value not in values:
-            raise UnknownNameError(name, value, set(map(show_setting, values)))
+        _check_against(everything, groups, against)
+
+
+def _check_against(everything: Sequence[RunResult], groups: Sequence[Group], against: str) -> None:
+    """Refuse a value to compare with that no result has."""
+    from gradmix.runs.comparisons import parse_against
+    from gradmix.runs.groups import show_setting
+
+    name, value = parse_against(against, groups)
+    values = [result.config.get(name) for result in everything]
+    if value not in values:
+        raise UnknownNameError(name, value, set(map(show_setting, values)))
 
 
 def report(
@@ -215,7 +222,10 @@ def report(
     """
     found = _current_results(_open_store(store), protocol)
     from gradmix.report import write_report
+    from gradmix.runs.groups import group_results
 
+    if against is not None:
+        _check_against(found, group_results(found), against)
     path = write_report(found, out, title=title, against=against)
     show(f"report in {path}")
     if open_it and not webbrowser.open(Path(path).resolve().as_uri()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -219,8 +219,13 @@ def reproduce(
     if "\0" in to:
         raise InputError(f"to is {to!r}; name a folder")
     there = next(path for path in (Path(to), *Path(to).absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise FileError(f"to is {to!r}, but {there} is not a writable folder; give another")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise FileError(
+            f"to is {to!r}, but {there} is not a writable folder ({error.strerror}); give another"
+        ) from error
     if not run and not Path(out).is_dir():
         raise InputError(
             f"out is {out!r}, which is not a folder; with --no-run, give one with results"

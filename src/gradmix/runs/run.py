@@ -357,8 +357,14 @@ def one_device(configs: Sequence[RunConfig], wanted: Devices) -> tuple[str, str]
         InputError: If they differ: the processes that compute together keep theirs. Also if
             weights shall be split over the devices, and a run does not allow it.
     """
-    for config in configs if wanted.shard_weights else ():
-        check_sharding(config.method, config.head, config.precision, config.analyses)
+    for config in configs if wanted.size > 1 else ():
+        if wanted.size > config.batch_size:
+            raise InputError(
+                f"devices times nodes is {wanted.size}, and batch_size is {config.batch_size}; "
+                "give fewer devices or a larger batch_size: each device needs a row of the batch"
+            )
+        if wanted.shard_weights:
+            check_sharding(config.method, config.head, config.precision, config.analyses)
     found = sorted({(config.device, config.precision) for config in configs})
     if len(found) != 1:
         raise InputError(

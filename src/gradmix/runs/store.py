@@ -178,7 +178,12 @@ class ResultStore:
             FileError: If the file is damaged.
         """
         path = self.path_of(config)
-        return load_result(path) if os.path.lexists(path) else None
+        if not os.path.lexists(path):
+            return None
+        try:
+            return load_result(path)
+        except FileError as error:
+            raise FileError(f"{error}; remove the file to run it again") from None
 
     def save(self, result: RunResult) -> Path:
         """Write a result and return its path; it replaces the checkpoint and an earlier failure."""
