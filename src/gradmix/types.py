@@ -42,7 +42,8 @@ class Partners(NamedTuple):
     """The partners of S batches of B rows, each (S, B).
 
     Row i of a batch is mixed with row `rows[i]` of the batch. If `replaced[i]` is true, it is
-    mixed with pool sample `drawn[i]` instead.
+    mixed with pool sample `drawn[i]` instead. If all partners come from the pool, `replaced` is
+    true everywhere and `rows` has no effect.
     """
 
     rows: Tensor  # int64

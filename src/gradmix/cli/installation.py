@@ -141,6 +141,11 @@ def list_all(imports: Imports = None) -> None:
         output.print(table)
         output.print()
     output.print(f"metrics: {', '.join(METRICS)}", soft_wrap=True)
+    output.print(
+        "further metrics: average_task_aware_accuracy, final_task_aware_accuracy; anytime_accuracy "
+        "with --evaluate-every-steps or --evaluate-every-epochs; stream_accuracy if online",
+        soft_wrap=True,
+    )
     output.print("your own data: folder:PATH or folder:PATH@SIZE, with one folder per class")
     output.print("your own mix: partners:blend:labels, such as gradient:cutmix:remix, with")
     for axis, names in (("partners", PARTNERS), ("blend", BLENDS), ("labels", LABELS)):
