@@ -71,7 +71,7 @@ class Pool:
         self.normalise = normalise
         self._transforms, self._generator = tuple(transforms), generator
         self.streamed = not isinstance(new.x, Tensor)
-        # Whether one call of `inputs` can fetch a batch and its partners: a sample always looks alike.
+        # Whether one gather can fetch a batch and its partners: a sample has only one view.
         self.one_gather = not self.streamed and not self._transforms
         self.random_views = bool(self._transforms)  # whether `augmented` differs from call to call
         self._ready = False  # whether the stored samples are network inputs already
