@@ -60,6 +60,16 @@ def test_photos_of_any_size_are_learned_from_a_list(classifier):
     assert classifier.score(X, np.repeat(list(SCENES), 8)) > 0.75
 
 
+def test_an_array_of_paths_is_a_list_of_photos(classifier, tmp_path):
+    paths = []
+    for number, crop in enumerate(crops("china", 3, seed=2)):
+        paths.append(str(tmp_path / f"{number}.png"))
+        Image.fromarray(crop).save(paths[-1])
+    expected = classifier.predict(paths).tolist()
+    for given in (np.array(paths), np.array(paths, dtype=object)):
+        assert classifier.predict(given).tolist() == expected
+
+
 def test_every_form_of_a_photo_gives_the_same_answer(classifier, tmp_path):
     for photo in crops("flower", 4, seed=2):
         forms = kinds_of(photo, tmp_path)

@@ -31,3 +31,14 @@ def test_the_file_may_be_given_with_or_without_the_option(
 def test_two_files_are_refused(model, gradmix):
     with pytest.raises(InputError, match=r"'a\.onnx' and --out 'b\.onnx' are given; give one file"):
         gradmix("export", model, "a.onnx", "--out", "b.onnx")
+
+
+def test_the_model_is_never_overwritten(model, gradmix):
+    content = model.read_bytes()
+    with pytest.raises(InputError, match="which is the model itself; give another file"):
+        gradmix("export", model, "--out", model.parent / "." / model.name)
+    assert model.read_bytes() == content
+    named = model.rename(model.with_suffix(".onnx"))
+    with pytest.raises(InputError, match="which is the model itself; give another file"):
+        gradmix("export", named)
+    assert named.read_bytes() == content

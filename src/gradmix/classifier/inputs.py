@@ -159,7 +159,7 @@ class InputReader:
         elif labelled and self.part == "test":  # to predict, a plain folder will do
             labelled = not is_plain_folder(X)
         if not labelled:
-            photos = [X] if is_photo(X) else X
+            photos = [X] if is_photo(X) else list(X)
             return Inputs(read_photos(photos, self.name, stream=self.stream, **form))
         x, listing = read_folder(X, skip=self.skip, part=self.part, stream=self.stream, **form)
         labels = np.array([listing.classes[label] for label in listing.labels])
@@ -203,7 +203,12 @@ class InputReader:
 
 
 def are_photos(X: Any) -> bool:
-    """Whether samples are photos: a path, bytes, a file, a Pillow image, or a list of these."""
+    """Whether samples are photos: a path, bytes, a file, a Pillow image, or a list of these.
+
+    A list may also be an array or a column of a table with one dimension.
+    """
+    if getattr(X, "ndim", 0) == 1 and getattr(X.dtype, "kind", "") in ("O", "U"):
+        X = list(X)
     return not isinstance(X, (np.ndarray, Tensor)) and (is_photo(X) or is_photo_list(X))
 
 

@@ -228,6 +228,8 @@ def export(
     from gradmix.classifier import IncrementalClassifier
 
     target = onnx or out or str(Path(model).with_suffix(".onnx"))
+    if Path(target).resolve() == Path(model).resolve():
+        raise InputError(f"out is {target!r}, which is the model itself; give another file")
     classifier = IncrementalClassifier.load(model, device="cpu")
     remark(f"exporting {model}; this may take a minute")
     classifier.export(target)
