@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import gradmix
-from gradmix.classifier.call_data import held_out_before
+from gradmix.classifier.call_data import equal_held_out
 from gradmix.errors import DataWarning
 from gradmix.memory import ReplayMemory
 from gradmix.training.loop import Training
@@ -66,13 +66,23 @@ def test_photos_that_are_given_again_stay_held_out(saved, tmp_path, images):
         classifier.save(tmp_path / "f")
         classifier = gradmix.IncrementalClassifier.load(tmp_path / "f")
     with pytest.warns(
-        DataWarning, match="6 images not learned, because an earlier call holds them out"
+        DataWarning, match="6 images not learned: copies of images that an earlier call holds out"
     ):
         classifier.partial_fit(X, y)
     assert torch.equal(classifier._learned.holdout.x, held)
     assert "6 images not learned" in classifier.report_.warnings[-1]
     learned = {row.tobytes() for row in classifier._learned.method.memory.x.numpy()}
     assert not learned & {row.tobytes() for row in held.numpy()}
+
+
+def test_copies_of_held_out_photos_are_not_learned(images):
+    X, y = images("cat", "dog")
+    params = {"model": "cnn", "epochs": 1, "holdout_per_class": 3, "random_state": 0}
+    classifier = gradmix.IncrementalClassifier(**params)
+    with pytest.warns(DataWarning, match="images not learned: copies of images that are held out"):
+        classifier.fit(np.concatenate([X, X]), [*y, *y])
+    learned = {row.tobytes() for row in classifier._learned.method.memory.x.numpy()}
+    assert not learned & {row.tobytes() for row in classifier._learned.holdout.x.numpy()}
 
 
 def test_a_class_of_which_all_photos_are_held_out_already_is_learned(images):
@@ -91,4 +101,4 @@ def test_equal_samples_are_found_by_class_and_up_to_rounding():
     holdout.add(Samples(x, y), torch.tensor([0.1, 0.2]))
     given = torch.tensor([[1.0005, 2.0], [1.0, 2.0], [1.1, 2.0], [3.0, 4.0]])
     labels = torch.tensor([0, 1, 0, 1])
-    assert held_out_before(Samples(given, labels), holdout).tolist() == [True, False, False, True]
+    assert equal_held_out(Samples(given, labels), holdout).tolist() == [True, False, False, True]

@@ -19,7 +19,7 @@ from gradmix.classifier.call_data import (
     Reader,
     StoppingState,
     draw_by_weight,
-    held_out_before,
+    equal_held_out,
     keep_pictures,
     offer,
 )
@@ -198,8 +198,11 @@ class Call:
             if self.before is not None:
                 self.holdout.load_state_dict(self.before.holdout.state_dict())
             priority = random_priority(len(samples.y), streams.device("holdout"))
-            repeated = self._held_out_before(samples)
-            rows = offer(self.holdout, samples, priority, repeated).nonzero().flatten()
+            every = torch.ones_like(samples.y, dtype=torch.bool)
+            before = self._copies_of_held_out(samples, every, "that an earlier call holds out")
+            left = offer(self.holdout, samples, priority, before)
+            copies = self._copies_of_held_out(samples, left, "that are held out")
+            rows = (left & ~copies).nonzero().flatten()
         train = _rows(samples, rows)
         if params["early_stopping"]:
             if not self.method.trains:
@@ -217,16 +220,16 @@ class Call:
             return train
         return _rows(train, draw_by_weight(train.y, weights, streams.device("sample weights")))
 
-    def _held_out_before(self, samples: Samples) -> Tensor:
-        """Return which images were held out by an earlier call, (N,); a warning counts them."""
-        found = torch.zeros_like(samples.y, dtype=torch.bool)
+    def _copies_of_held_out(self, samples: Samples, left: Tensor, which: str) -> Tensor:
+        """Return which images of `left` equal a held-out one, (N,); a warning counts them."""
+        found = torch.zeros_like(left)
         if self.setup.given.images and isinstance(samples.x, Tensor) and len(self.holdout):
-            found = held_out_before(samples, self.holdout)
-            found &= torch.isin(samples.y, samples.y[~found])  # no class loses all its images
+            found = left & equal_held_out(samples, self.holdout)
+            found &= torch.isin(samples.y, samples.y[left & ~found])  # no class loses all images
         if bool(found.any()):
             self.remarks.append(
-                f"{plural(int(found.sum()), 'image')} not learned, because an earlier call holds "
-                "them out to measure accuracy; if these images were learned before, give new ones"
+                f"{plural(int(found.sum()), 'image')} not learned: copies of images {which} to "
+                "measure accuracy; give each image once"
             )
         return found
 

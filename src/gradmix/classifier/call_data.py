@@ -314,7 +314,7 @@ def draw_by_weight(y: Tensor, weights: Tensor, generator: torch.Generator) -> Te
     return torch.cat([rows, torch.tensor(heaviest, dtype=torch.int64, device=device)])
 
 
-def held_out_before(given: Samples, holdout: ReplayMemory) -> Tensor:
+def equal_held_out(given: Samples, holdout: ReplayMemory) -> Tensor:
     """Return which samples equal a held-out one of their class, up to rounding in files, (N,)."""
     found = torch.zeros(len(given.y), dtype=torch.bool, device=given.y.device)
     for label in holdout.y.unique():
