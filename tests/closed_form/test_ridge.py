@@ -70,21 +70,18 @@ def test_the_chosen_regulariser_has_the_least_error_among_few_and_many_samples(s
     assert head.chosen_regulariser() == pytest.approx(min(errors, key=errors.__getitem__))
 
 
-@pytest.mark.parametrize("copies", [slice(0, 3), slice(0, 60)], ids=["some", "all"])
-def test_copies_of_samples_do_not_spoil_the_head(copies):
-    """With a copy of a sample among the others, leaving the sample out proves nothing."""
-    size, centres = 200, torch.randn(3, 200, generator=torch.Generator().manual_seed(1))
-    noise, labels = data(360, size)
-    rows = noise * 3 + centres[labels]
-    accuracy, chosen = [], []
-    for index in (torch.arange(60), torch.cat([torch.arange(60), torch.arange(60)[copies]])):
-        head = Ridge(size)
-        head.update(rows[index], labels[index])
-        chosen.append(head.chosen_regulariser() / len(index))
-        right = head.scores(rows[60:]).argmax(1) == labels[60:]
-        accuracy.append(float(right.double().mean()))
-    assert accuracy[1] > accuracy[0] - 0.05
-    assert chosen[1] > chosen[0] / 20
+@pytest.mark.parametrize("copied", [9, 90])
+def test_copies_of_samples_do_not_spoil_the_head(copied):
+    """A copy predicts a sample that is left out; without a limit, λ would be tiny."""
+    size, samples = 100, 90
+    centres = torch.randn(3, size, generator=torch.Generator().manual_seed(1))
+    rows, labels = data(samples + 900, size)
+    rows = 2 * rows + centres[labels]
+    head = Ridge(size)
+    head.update(rows[:samples], labels[:samples])
+    head.update(rows[:copied], labels[:copied])
+    right = head.scores(rows[samples:]).argmax(1) == labels[samples:]
+    assert float(right.double().mean()) > 0.95  # 0.75 without the limit
 
 
 def test_noisy_labels_get_a_larger_regulariser():
