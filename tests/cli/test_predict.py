@@ -64,3 +64,13 @@ def test_without_the_option_every_photo_gets_a_class(model, photos, gradmix):
 def test_a_rate_that_needs_more_held_out_photos_is_refused(model, photos, gradmix):
     with pytest.raises(InputError, match=r"are 20 held-out samples.*0\.001 needs at least 999"):
         gradmix("predict", model, *photos, "--unknown", "--false-alarm-rate", "0.001")
+
+
+def test_other_files_of_a_folder_are_counted(model, photos, invoke):
+    folder = photos[0].parent
+    (folder / "IMG_1.HEIC").touch()
+    (folder / "notes.txt").touch()
+    done = invoke("predict", model, folder)
+    assert len(done.stdout.splitlines()) == 3
+    expected = "skipped 2 of 5 files: 1 .heic, 1 .txt (convert .heic photos to .jpg)"
+    assert f"{folder}: {expected}" in done.stderr

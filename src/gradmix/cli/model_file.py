@@ -44,7 +44,7 @@ def predict(
     from gradmix.classifier import IncrementalClassifier
     from gradmix.data.image_folders.given import photo_paths
 
-    paths = [path for text in images for path in photo_paths(text)]
+    paths = [path for text in images for path in photo_paths(text, lambda t: remark(printable(t)))]
     classifier = IncrementalClassifier.load(model, device=device)
     rate = false_alarm_rate if unknown else None
     found: list[dict[str, Any]] = []

@@ -146,6 +146,18 @@ def image_names(source: FileSource) -> list[str]:
     return [entry for entry in source.names() if _is_image(entry)]
 
 
+def show_kinds(endings: Sequence[str]) -> str:
+    """Return how many files have each ending, with a remedy for the photos of iPhones.
+
+    >>> show_kinds([".txt", ".heic", ".txt", ""])
+    '2 .txt, 1 .heic, 1 without any (convert .heic photos to .jpg)'
+    """
+    counts = Counter(endings).most_common()
+    shown = ", ".join(f"{number} {ending or 'without any'}" for ending, number in counts)
+    apple = sorted({".heic", ".heif"} & {*endings})
+    return f"{shown} (convert {' and '.join(apple)} photos to .jpg)" if apple else shown
+
+
 def _no_test_folder(top: _Folder, test_folders: Sequence[str], purpose: str) -> InputError:
     return InputError(
         f"{top.where}: has a folder train but none called {' or '.join(test_folders)}; "
@@ -190,10 +202,9 @@ def _class_folders(top: _Folder) -> tuple[dict[str, list[str]], tuple[str, ...]]
             f"{Path(top.where, empty[0])}: the class folder is empty; add image files such as "
             ".jpg, .png or .tif"
         )
-    kinds = ", ".join(f"{n} {end or 'without any'}" for end, n in Counter(others).most_common())
     reasons = (
         (len(empty), "folder", f"without images: {', '.join(empty)}"),
-        (len(others), "file", f"without an image extension: {kinds}"),
+        (len(others), "file", f"without an image extension: {show_kinds(others)}"),
         (loose, "image", "outside the class folders"),
     )
     skipped = tuple(

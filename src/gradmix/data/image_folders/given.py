@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import IO, Any
 
@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from gradmix.data.arrays import one_image
-from gradmix.data.image_folders.classes import image_names
+from gradmix.data.image_folders.classes import image_names, show_kinds
 from gradmix.data.image_folders.decode import read_headers
 from gradmix.data.image_folders.read import form_for, load_images
 from gradmix.data.image_folders.source import LARGEST_FILE, FileSource, open_file
@@ -130,8 +130,14 @@ def _photos_of(item: Any, where: str) -> list[tuple[str, Path | bytes | Image.Im
     raise InputError(f"{where} is a {type(item).__name__}; a photo is {PHOTO_KINDS}")
 
 
-def photo_paths(given: str | os.PathLike[str]) -> list[Path]:
+def photo_paths(
+    given: str | os.PathLike[str], say: Callable[[str], object] | None = None
+) -> list[Path]:
     """Return the path of a photo, or the paths of all photos in a folder, sorted by name.
+
+    Args:
+        given: A file or a folder.
+        say: Is told which kinds of files in the folder are no photos.
 
     Raises:
         DataNotFoundError: There is no such file or folder.
@@ -143,7 +149,12 @@ def photo_paths(given: str | os.PathLike[str]) -> list[Path]:
     source = FileSource(path)
     if source.in_shards:
         raise InputError(f"{path} contains shards; give image files, or a folder of them")
-    found = [path / name for name in image_names(source)]
+    names = image_names(source)
+    others = {name for name in source.names() if not name.endswith("/")} - {*names}
+    if others and say is not None:
+        kinds = show_kinds([PurePosixPath(name).suffix.lower() for name in sorted(others)])
+        say(f"{path}: skipped {len(others)} of {len(names) + len(others)} files: {kinds}")
+    found = [path / name for name in names]
     if not found:
         raise InputError(f"{path} has no image files, such as .jpg, .png or .tif")
     return found
