@@ -6,8 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +19,14 @@ if TYPE_CHECKING:
     from gradmix.data.image_folders.decode import ImageFiles
 
 THREADS = min(8, os.cpu_count() or 1)
-_AHEAD = 2  # results that wait for the caller, per thread
+_AHEAD = 64  # results in advance
 _AT_ONCE = 16  # most images that a thread decodes for one result
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_Group = tuple[npt.NDArray[np.uint8], list[int], range]
 
 
-def map_ahead(work: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
+def map_ahead(work: Callable[[_T], _R], items: Iterable[_T], ahead: int = _AHEAD) -> Iterator[_R]:
     """Yield `work(item)` of each item in order, computed in advance by `THREADS` threads.
 
     Pillow and PyTorch release Python's lock, so decoding overlaps with the caller's computation.
@@ -36,6 +36,7 @@ def map_ahead(work: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
     Args:
         work: A function that threads may call at the same time.
         items: The items; they are taken when a thread needs one.
+        ahead: Number of results that are computed before the caller needs them.
 
     Example:
         >>> list(map_ahead(str.upper, "abc"))
@@ -46,7 +47,7 @@ def map_ahead(work: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
-            if len(waiting) >= _AHEAD * THREADS:
+            if len(waiting) >= ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -110,26 +111,33 @@ class StreamedImages:
         Raises:
             CorruptFileError: A file cannot be read.
         """
-        groups = [self._groups(self._rows[index.cpu()]) for index in indices]
-        decoded = map_ahead(self._decode, chain.from_iterable(groups))
-        for batch in groups:  # joined by NumPy: threads of PyTorch would slow down the decoders
-            yield self._send(np.concatenate([next(decoded) for _ in batch]))
-
-    def _groups(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of a batch, a few at a time, so that every thread gets some."""
-        groups: tuple[Tensor, ...] = rows.split(max(1, min(_AT_ONCE, -(-len(rows) // THREADS))))
-        return groups
-
-    def _decode(self, rows: Tensor) -> npt.NDArray[np.uint8]:
-        """Return the pixels of a few files, (n, C, H, W)."""
-        pixels = np.empty((len(rows), *self.files.shape), dtype=np.uint8)
-        for row, into in zip(rows.tolist(), pixels, strict=True):
-            self.files.decode(row, into)
-        return pixels
+        rows = [self._rows[index.cpu()].tolist() for index in indices]
+        ready = map_ahead(self._decode, self._groups(rows), ahead=2 * THREADS)
+        whole = filter(lambda pixels: pixels is not None, ready)
+        # `map` and `filter` keep no batch: its memory is free for the next one
+        yield from map(self._send, cast(Iterator[npt.NDArray[np.uint8]], whole))
 
     def _send(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
-        """Return decoded images on the device; the caller alone keeps them."""
+        """Return decoded images on the device."""
         decoded = torch.from_numpy(pixels)
         if self.device.type == "cuda":  # pinned, so that the copy does not wait
             decoded = decoded.pin_memory()
         return decoded.to(self.device, non_blocking=True)
+
+    def _groups(self, batches: Sequence[list[int]]) -> Iterator[_Group]:
+        """Yield the images of all batches, a few at a time; at least one group per batch.
+
+        A group is the pixels of its batch, (B, C, H, W), the rows of the batch, and some places.
+        """
+        for batch in batches:
+            pixels = np.empty((len(batch), *self.files.shape), dtype=np.uint8)
+            count = max(1, min(_AT_ONCE, -(-len(batch) // THREADS)))  # every thread gets some
+            for start in range(0, max(len(batch), 1), count):
+                yield pixels, batch, range(start, min(start + count, len(batch)))
+
+    def _decode(self, group: _Group) -> npt.NDArray[np.uint8] | None:
+        """Decode the images of a group; return the pixels of the batch after its last group."""
+        pixels, batch, places = group
+        for place in places:
+            self.files.decode(batch[place], pixels[place])
+        return pixels if places.stop == len(batch) else None
