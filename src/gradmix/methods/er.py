@@ -10,6 +10,7 @@ This file is the training step of most methods. With GradMix it is Algorithm 1 o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,7 +130,7 @@ class ER(Method):
         return shares / shares.sum()
 
 
-class NetworkOfParts(nn.Module):
+class NetworkOfParts(nn.Module, ABC):
     """Several parts, each with an embedding of its own, and one head on all embeddings.
 
     Frozen parts stay in evaluation mode.
@@ -137,9 +138,9 @@ class NetworkOfParts(nn.Module):
 
     head: nn.Linear
 
+    @abstractmethod
     def embeddings(self, x: Tensor, mix: Mix | None, at: int | None) -> Sequence[Tensor]:
         """Return the embedding of every part, (B, d) each."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, mix: Mix | None = None, at: int | None = None) -> Tensor:
         """Return logits of all classes, (B, C)."""
